@@ -17,6 +17,8 @@ setup(
     install_requires=[
         "torch>=2.11,<2.14",
         "transformers>=5.0",
+        "tokenizers>=0.22",
+        "huggingface_hub>=1.0",
         "safetensors>=0.5",
         "numpy>=1.26",
         "mpmath>=1.3",

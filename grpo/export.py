@@ -56,8 +56,8 @@ def export(source: Path, target: Path, merge: bool, dtype: str = "auto") -> None
 def _departures(saved: SavedModel, dtype: str) -> Iterator[str]:
     """Yield how a merged checkpoint differs from the model of the run."""
     config = saved.config()
-    if is_adapter(Path(saved.name)) and config is not None and config.base_weights == "int8":
-        yield "merged into the file's own weights, while the run trained with them in 8 bits"
+    if is_adapter(Path(saved.name)) and config is not None and config.base_weights:
+        yield f"merged into the file's own weights, while the run trained with them in {config.base_weights}"
     if dtype in ROUNDED:
         yield f"rounded to {dtype}"
 

@@ -13,6 +13,7 @@ from grpo.base.storage import write_json
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.hub import fetch_model, find_model
 from grpo.data.prompts import ChatEncoder, eos_ids, has_tokenizer, load_tokenizer
+from grpo.engine.device.quantised import FORMATS, Format
 from grpo.engine.model.adapter import (
     Adapter,
     is_adapter,
@@ -26,7 +27,7 @@ from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.gguf import is_gguf, open_gguf
 from grpo.engine.model.memory import loading
 from grpo.engine.model.weight import master_dtype
-from grpo.engine.model.weights import DTYPES, load_decoder, save_checkpoint
+from grpo.engine.model.weights import DTYPES, load_decoder, read_model_config, save_checkpoint
 from grpo.engine.parallel.shard import ALONE, Shard
 
 if TYPE_CHECKING:
@@ -82,8 +83,8 @@ class Policy:
         self.tokenizer.save_pretrained(folder)
 
     def _unquantised(self) -> Decoder:
-        """Return the model; if it is in 8 bits, one of its checkpoint's own weights with all adapters merged."""
-        if not self.model.build.int8:
+        """Return the model; if it is in few bits, one of its checkpoint's own weights with all adapters merged."""
+        if not self.model.build.held:
             return self.model
         build = Build(None, False, master_dtype(self.model.build.dtype), "cpu")
         return load_decoder(self.folders[0], build, trained_adapter(self.model, self.start, *self.base))
@@ -103,7 +104,7 @@ def load_policy(
     end_ids = eos_ids(parts.model, tokenizer)
     lora = lora_spec(config)
     dtype = choose_dtype(config.torch_dtype, device)
-    build = Build(lora, train_weights and lora is None, dtype, device, int8=config.base_weights == "int8", shard=shard)
+    build = Build(lora, train_weights and lora is None, dtype, device, held_as(config, parts.model), shard)
     start = load_adapter(parts.adapter) if parts.adapter else None
     model = load_decoder(parts.model, build, start)
     generator = torch.Generator().manual_seed(config.seed)
@@ -118,6 +119,13 @@ def load_encoder(config: TrainConfig | SftConfig) -> ChatEncoder:
     """Load the tokenizer of a policy with its chat template; UserError (exit 3) if they cannot make prompts."""
     folder = find_parts(config, weights=False).tokenizer
     return ChatEncoder(load_tokenizer(folder, config.chat_template, config.chat_template_kwargs))
+
+
+def held_as(config: TrainConfig | SftConfig, folder: Path) -> Format | None:
+    """Return how the frozen weights of a checkpoint are held: as base_weights says, or else as its file holds them."""
+    if not config.lora_r:
+        return None
+    return FORMATS.get(config.base_weights or read_model_config(folder).held)
 
 
 @loading()
@@ -242,7 +250,10 @@ def lora_spec(config: TrainConfig | SftConfig) -> LoraSpec | None:
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     """Return the dtype of this name; "auto" depends on the device."""
     if name == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
+        if device.type != "cuda":
+            return torch.float32
+        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if has_bf16 else torch.float16  # a T4 (sm_75) has float16 alone
     return DTYPES[name]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from grpo.algorithm.credit import answer_start
 from grpo.algorithm.schema import Group, Order, completions_of
 from grpo.algorithm.step import Learned, Learner
-from grpo.base.errors import run_main
+from grpo.base.errors import PREFLIGHT, UserError, run_main
 from grpo.base.progress import say_next
 from grpo.base.text import show_duration
 from grpo.config.load import parse_arguments
@@ -147,15 +147,21 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
 
 def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> tuple[list[Group], RowCount]:
     """Return the examples of all data sets, and how many of their rows are used (see make_examples)."""
-    examples, count = [], RowCount(config.dataset_id_or_path)
+    examples, count = [], RowCount(config.dataset_id_or_path, skips_bad=config.skip_bad_rows)
     tags = list(map(tag_of, config.tools))
     protocol = ToolProtocol(tags, encoder, max_calls=1, max_tokens=max_length) if tags else None
     for source in find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir):
-        records = source.read()[: config.max_samples or None]
+        records = source.read(count.bad)[: config.max_samples or None]
         examples += make_examples(records, source.path, encoder, config.system_prompt, max_length, count, protocol)
     if config.credit == "answer":
         for answer in completions_of(examples):
             answer.credited_from = answer_start(answer, encoder.decode, bool(tags))
+        kept = [group for group in examples for answer in group.completions if answer.credited_from < len(answer.ids)]
+        count.notes["answers left out, cut before their answer block"] += len(examples) - len(kept)
+        if not kept:
+            what, fix = "credit: answer leaves nothing to train", "raise max_length, or set credit: completion"
+            raise UserError(what, str(count), fix, PREFLIGHT)
+        return kept, count
     return examples, count
 
 

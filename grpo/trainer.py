@@ -109,6 +109,9 @@ class Trainer:
         """Say in how many processes the run is, and whether its dtype is a slow one."""
         if warning := slow_dtype(self.model.build.dtype, self.run.device):
             self.run.say(warning)
+        if self.policy.start and self.model.build.lora:
+            fixed = "the one to start from stays as it is, and final/ holds both as one"
+            self.run.say(f"note: a new adapter of rank {self.config.lora_r} is trained; {fixed}")
         num_shards = self.ranks.shard.world
         if self.ranks.world > 1:
             parts = f", each in {num_shards} parts" if num_shards > 1 else ""

@@ -5,6 +5,7 @@ is clearer, and leave their gradients to autograd. Equation numbers are those of
 """
 
 import math
+import statistics
 
 import torch
 from torch import Tensor
@@ -19,15 +20,47 @@ def lora_linear(x_TI: Tensor, W_OI: Tensor, b_O: Tensor | None, A_RI: Tensor, B_
 
 
 def int8_rows(W_OI: Tensor) -> Tensor:
-    """Round each row to whole multiples of its step, the largest number / 127. Twin of weight.Int8Rows.
+    """Round each row to whole multiples of its step, the largest number / 127. The step is kept in float32.
 
-    The step is kept in float32.
+    Twin of quantised.QuantisedRows, as nf4_rows is.
     """
     rounded = []
     for W_I in W_OI.double():
         step = (W_I.abs().max() / 127).float().double()
         rounded.append(torch.round(W_I / step) * step if step > 0 else W_I)
     return torch.stack(rounded)
+
+
+def nf4_rows(W_OI: Tensor) -> Tensor:
+    """Round each number to the nearest of nf4's 16 levels times the largest number of its block of 64 (2305.14314).
+
+    Of the normal distribution's quantiles, divided by the last one, 8 are above zero, 7 below, and zero is a level. A
+    width that 64 does not divide has blocks of their common divisor. Levels and scales are kept in float32.
+    """
+    most = 1 - (1 / 30 + 1 / 32) / 2
+    middle = 0.5
+    above = [_quantile(most + (middle - most) * step / 8) for step in range(8)]
+    below = [-_quantile(most + (middle - most) * step / 7) for step in range(7)]
+    largest = max(above)
+    levels = torch.tensor([*above, *below, 0.0])
+    levels = levels.double() / largest
+    levels = levels.float().double()
+    width = W_OI.shape[1]
+    block = math.gcd(64, width)
+    rounded = []
+    for W_X in W_OI.double().reshape(-1, block):
+        scale = W_X.abs().max()
+        scale = scale.float().double()
+        held = levels * scale
+        distance = W_X[:, None] - held
+        nearest = distance.abs().argmin(dim=1)
+        rounded.append(held[nearest])
+    return torch.stack(rounded).view(W_OI.shape)
+
+
+def _quantile(probability: float) -> float:
+    """Return the quantile of the standard normal distribution."""
+    return statistics.NormalDist().inv_cdf(probability)
 
 
 def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float, residual_TD: Tensor | None = None) -> tuple[Tensor, Tensor]:

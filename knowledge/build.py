@@ -1,9 +1,10 @@
 """python -m knowledge.build SOURCE OUT.db [--strict] [--skipped FILE.jsonl]
 
 Build a knowledge base from rows of {"title", "text"}: JSON lines (in constant memory), a JSON array, a table or
-Parquet, plain or gzip; or from a file of KnowRL or FActScore, which has no full-text index. Rows that cannot be used
-are reported with their number and the reason; of equal titles the first wins. OUT.db appears complete or not at all,
-and an older OUT.db stays until then. A build that is killed leaves a folder OUT.db.unfinished-… behind.
+Parquet, plain or gzip; from a folder of texts (.txt, .md), whose names are the titles; or from a file of KnowRL or
+FActScore, which has no full-text index. Rows that cannot be used are reported with their number and the reason; of
+equal titles the first wins. OUT.db appears complete or not at all, and an older OUT.db stays until then. A build that
+is killed leaves a folder OUT.db.unfinished-… behind.
 """
 
 import json
@@ -19,7 +20,7 @@ from tqdm import tqdm
 from grpo.base.errors import PREFLIGHT, UserError, run_main
 from grpo.base.progress import check_output, command_parser, say_next
 from grpo.base.storage import failpoint
-from knowledge.source import Document, Skip, read_source
+from knowledge.source import Document, Skip, files_of, read_source
 from knowledge.store.database import atomic_database
 from knowledge.store.fulltext import IndexWriter
 from knowledge.store.passages import MAX_TOKENS, SEPARATOR, pack
@@ -60,7 +61,7 @@ def build(
     UserError: unusable source (exit 3), no room (exit 6). `out` is then as before.
     """
     report = Report()
-    size_bytes = source.stat().st_size if source.exists() else 0
+    size_bytes = sum(file.stat().st_size for file in files_of(source))
     bar = tqdm(total=size_bytes, unit="B", unit_scale=True, desc=out.name, disable=not progress)
     with atomic_database(out) as connection, bar:
         writer = IndexWriter(connection)
@@ -77,7 +78,7 @@ def build(
             report.skip(source, row, skipped)
         if not writer.num_documents:
             what, why = f"{source} holds no usable row", f"{report.skipped.total()} rows were skipped"
-            fix = 'rows are objects like {"title": "Alex", "text": "Alex was born in 1962."}'
+            fix = 'rows are objects like {"title": "Alex", "text": "Alex was born in 1962."}, or files .txt and .md'
             raise UserError(what, why, fix, PREFLIGHT)
         bar.set_description(f"{out.name}: merging the index")
         writer.finish()
@@ -88,7 +89,7 @@ def build(
 
 def main(argv: list[str]) -> None:
     parser = command_parser("knowledge.build", __doc__.split("\n\n", 1)[1])
-    parser.add_argument("source", type=Path, metavar="SOURCE", help="the file to read")
+    parser.add_argument("source", type=Path, metavar="SOURCE", help="the file or folder to read")
     parser.add_argument("out", type=Path, metavar="OUT.db", help="the knowledge base to write")
     parser.add_argument("--strict", action="store_true", help="stop at the first row that cannot be used")
     skipped_help = "write number and reason of every skipped row to this new file"

@@ -1,7 +1,8 @@
 """Read the rows of a source: {"title", "text"} as JSON lines or an array, plain or gzip; a table; a knowledge base.
 
-Lines take constant memory. An array is read at once, and so are tables and Parquet, by grpo/data/files.py. A row that
-cannot be used is yielded as a Skip with its number and the reason, and reading goes on at the next row.
+Of a folder, each text (.txt, .md) is a row, whose title is the name of its file. Lines take constant memory. An array
+is read at once, and so are tables and Parquet, by grpo/data/files.py. A row that cannot be used is yielded as a Skip
+with its number and the reason, and reading goes on at the next row.
 """
 
 import gzip
@@ -21,6 +22,7 @@ from knowledge.text import clean
 
 MAGIC = b"SQLite format 3\0"
 MAX_LINE_BYTES = 8 << 20  # the longest article of Wikipedia has about 1 MB
+TEXTS = (".txt", ".md")
 TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 SPACES = b"\xef\xbb\xbf \t\r\n"  # before the first row: a byte order mark, white space
 
@@ -42,17 +44,46 @@ class Skip:
     reason: str
 
 
+def files_of(source: Path) -> list[Path]:
+    """Return the texts in a folder and in those below it, by their names; of a file, itself, if it exists."""
+    if not source.is_dir():
+        return [source] * source.exists()
+    found = []
+    for file in source.rglob("*"):
+        if file.suffix.lower() in TEXTS:
+            found.append(file)
+    return sorted(found)
+
+
 def read_source(path: Path, passed: Callable[[int], object] = int) -> Iterator[Document | Skip]:
     """Yield the documents and skips of a file or pipe. passed: is told after each row how many bytes have been read.
 
-    UserError (exit 3) if the file cannot be read: missing, a directory, damaged gzip, a broken array.
+    path: may be a folder, too. UserError (exit 3) if it cannot be read: missing, damaged gzip, a broken array.
     """
+    if path.is_dir():
+        yield from _texts(path, passed)
+        return
     fix = 'name a file of {"title", "text"}: JSON lines, an array, a table; or fetch it again'
     kinds = (OSError, EOFError, zlib.error)  # gzip's own error is an OSError
     with explained(kinds, f"cannot read the source {path}", fix), open(path, "rb") as file:
         for row in _rows(path, file):
             passed(file.tell() if file.seekable() else 0)
             yield row
+
+
+def _texts(folder: Path, passed: Callable[[int], object]) -> Iterator[Document | Skip]:
+    """Yield a document or a skip for each text in a folder."""
+    num_bytes = 0
+    for number, file in enumerate(files_of(folder), 1):
+        with explained(OSError, f"cannot read {file}", "make it readable, or remove it"):
+            content = file.read_bytes()
+        num_bytes += len(content)
+        passed(num_bytes)
+        text = content.decode("utf-8-sig", "surrogateescape")
+        row = check_row(number, {"title": file.stem, "text": text})
+        if isinstance(row, Skip):
+            row = Skip(number, f"{row.reason}: {file.name}")
+        yield row
 
 
 def _rows(path: Path, file: BinaryIO) -> Iterator[Document | Skip]:
@@ -117,5 +148,5 @@ def check_row(number: int, row: object) -> Document | Skip:
     if not title or not text.strip():
         return Skip(number, "empty title or text")
     if clean(title + text) != title + text:
-        return Skip(number, "a NUL character, or a lone surrogate (half of a character)")
+        return Skip(number, "a NUL character, or what is not UTF-8, such as a lone surrogate")
     return Document(number, title, text)

@@ -47,11 +47,13 @@ def main(argv: list[str]) -> None:
     parser = command_parser("knowledge.verify", __doc__.split("\n\n", 1)[1])
     parser.add_argument("db", type=Path, metavar="DB", help="the knowledge base")
     path = parser.parse_args(argv).db
-    print(f"{path}: {verify(path)}")
+    content = verify(path)
+    print(f"{path}: {content}")
     print("sound")
+    indexed = path.with_suffix(".indexed.db")
     say_next(
         f"{path} is sound",
-        ["knowledge.search", path, "QUERY"],
+        ["knowledge.search", path, "QUERY"] if content.has_index else ["knowledge.build", path, indexed],
         ["grpo.doctor", "CONFIG", f"knowledge_base={path}"],
     )
 

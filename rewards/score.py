@@ -33,9 +33,17 @@ from grpo.base.storage import write_atomically
 from grpo.base.text import encodable
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
-from grpo.data.files import read_records
-from grpo.data.messages import read_messages
-from grpo.data.rows import ANSWER_FIELDS, QUESTION_FIELDS, TITLE_FIELDS
+from grpo.data.files import join_errors, noting, read_records
+from grpo.data.messages import CONVERSATION_FIELDS
+from grpo.data.rows import (
+    ANSWER_FIELDS,
+    QUESTION_FIELDS,
+    TITLE_FIELDS,
+    USERS_TURN,
+    check_answer,
+    comparing,
+    split_conversation,
+)
 from rewards.format import parse
 from rewards.mathematics.boxes import last_boxed
 from rewards.own_words import CALLS
@@ -62,12 +70,20 @@ class Tokens(Sequence):
         return len(self.ids)
 
 
-def score_rows(rows: list[dict[str, Any]], scorer: Scorer, encode: Encode) -> list[dict[str, Any]]:
+def score_rows(rows: list[dict[str, Any]], scorer: Scorer, encode: Encode, path: Path) -> list[dict[str, Any]]:
     """Return the rows with what they predict and should predict, their rewards, and the reasons for these.
 
-    Each row is a group of its own.
+    Each row is a group of its own. path: of the file that holds them.
     """
-    groups = [_group(number, row, encode) for number, row in enumerate(rows, 1)]
+    groups, bad = [], {}
+    needing = comparing(scorer.rewards)
+    for number, row in enumerate(rows, 1):
+        with noting(bad, number):
+            group = _group(number, row, encode)
+            check_answer(needing, group.prompt.columns["answer"], path, number)
+            groups.append(group)
+    if bad:
+        raise join_errors(bad)
     scorer.grade(groups)
     scored = []
     for row, group in zip(rows, groups, strict=True):
@@ -96,10 +112,12 @@ def _group(number: int, row: dict[str, Any], encode: Encode) -> Group:
         raise UserError(what, why, "each row needs the text of a completion", PREFLIGHT)
     columns = {key: value for key, value in row.items() if key != "completion"}
     given, messages = row.get("prompt"), []
-    if isinstance(given, list):
-        with explained(ValueError, f"row {number}: its prompt is no conversation", "correct or remove the row"):
-            messages = read_messages(given, "prompt")
-        columns["question"] = messages[-1]["content"]  # as in training
+    for name in ("prompt", *CONVERSATION_FIELDS):
+        if isinstance(row.get(name), list):
+            with explained(ValueError, f"row {number}: its {name} is no {USERS_TURN}", "correct or remove the row"):
+                *messages, question, _ = split_conversation(row[name], name)
+            columns["question"] = question  # as in training
+            messages.append({"role": "user", "content": question})
     for name, fields in (("question", QUESTION_FIELDS), ("answer", ANSWER_FIELDS), ("title", TITLE_FIELDS)):
         found = [row[field] for field in fields if field in row]
         columns.setdefault(name, found[0] if found else None)
@@ -172,7 +190,7 @@ def main(argv: list[str]) -> None:
     rewards = build_rewards(config.reward_funcs, asdict(config))
     scorer = Scorer(rewards)
     with redirect_stdout(sys.stderr):  # what a user's function prints is no row
-        rows = score_rows(read_records(arguments.input), scorer, encoder(config))
+        rows = score_rows(read_records(arguments.input), scorer, encoder(config), arguments.input)
     scorer.close()
     text = encodable("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     if arguments.output:

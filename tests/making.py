@@ -23,6 +23,7 @@ from grpo.base.errors import UserError
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.engine.attention.packed import PackedAttention
+from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model.adapter import Adapter
 from grpo.engine.model.build import Build, LoraSpec
 from grpo.engine.model.weights import load_decoder
@@ -94,14 +95,14 @@ def load(
     rank: int = 0,
     dtype=torch.float32,
     train_weights: bool = False,
-    int8: bool = False,
+    held: str | None = None,
     spread: float = 0.1,
     adapter: Adapter | None = None,
     **lora,
 ):
     """Our decoder for a checkpoint, with an adapter of the given rank, filled with random numbers of this spread."""
     spec = LoraSpec(rank, lora.pop("alpha", 2 * rank), **lora) if rank else None
-    model = load_decoder(folder, Build(spec, train_weights, dtype, "cpu", int8=int8), adapter)
+    model = load_decoder(folder, Build(spec, train_weights, dtype, "cpu", FORMATS.get(held)), adapter)
     randomise_adapter(model, spread=spread)
     return model
 

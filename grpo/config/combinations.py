@@ -8,6 +8,8 @@ from grpo.base.text import did_you_mean
 from grpo.config.options import FORM, INPUTS, SEARCH, WITH_KNOWLEDGE, AnyConfig, TrainConfig
 from rewards.registry import BUILT_IN, NO_KNOWLEDGE_BASE, built_in, expand
 
+_PLAIN_URL = re.compile(r"(\w+://)?([\w.-]+|\[[\da-fA-F:.]+\])?(:\d+)?(/[\w.~:-]*)*")
+
 
 def find_problems(config: AnyConfig, is_run: bool = True) -> Iterator[str]:
     """Yield a message for each combination of keys that cannot work. is_run: also for what only training needs."""
@@ -21,8 +23,8 @@ def find_problems(config: AnyConfig, is_run: bool = True) -> Iterator[str]:
             yield f"tools: {name} names no function; write it as path/file.py:FUNCTION"
         elif name != SEARCH and ":" not in name:
             yield f"tools: unknown tool {name}; built in is {SEARCH}, others are package.module:function"
-    if config.base_weights == "int8" and not config.lora_r:
-        yield "base_weights: int8 is for frozen weights, and lora_r: 0 trains them; set lora_r, or base_weights: null"
+    if config.base_weights and not config.lora_r:
+        yield "base_weights is for frozen weights, and lora_r: 0 trains them; set lora_r, or base_weights: null"
     if config.tensor_parallel_size > 1 and not config.lora_r:
         yield "tensor_parallel_size shares frozen weights, and lora_r: 0 trains them; set lora_r, or train replicas"
     if config.max_steps == 0:
@@ -52,8 +54,9 @@ def _reward_problems(config: TrainConfig) -> Iterator[str]:
     if len(set(rewards)) != len(rewards):
         yield "reward_funcs names a reward twice"
     for key in ("judge_base_url", "decomposer_base_url"):
-        if set("@?#") & set(getattr(config, key) or ""):
-            yield f"{key} holds a user or a query, and with it a key, which files would show; see {key[:-8]}api_key_env"
+        if not _PLAIN_URL.fullmatch(getattr(config, key) or ""):
+            why = "more than host, port and path, perhaps a key, which files would show"
+            yield f"{key} is {why}; see {key[:-8]}api_key_env"
     fits = 0 < config.soft_punish_cache <= config.max_completion_length
     if "soft_overlong_punishment" in all_rewards and not fits:
         yield "soft_overlong_punishment needs 0 < soft_punish_cache <= max_completion_length"

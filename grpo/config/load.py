@@ -32,6 +32,8 @@ from grpo.config.other_words import (
     IGNORED,
     NEUTRAL,
     NO_REWARD,
+    OPTION,
+    OPTIONS,
     REFUSED,
     SECTIONS,
     SWITCH_NAMES,
@@ -41,7 +43,17 @@ from grpo.config.other_words import (
     readings,
     supply,
 )
-from grpo.config.values import BOOLEANS, NULLS, Values, as_written, check_bounds, coerce, expand_variables, types_of
+from grpo.config.values import (
+    BOOLEANS,
+    NULLS,
+    Values,
+    as_written,
+    check_bounds,
+    check_variable,
+    coerce,
+    expand_variables,
+    types_of,
+)
 
 COMMAND_LINE, CALL = "command line", "train()"  # sources that are no files
 STAGES = {SftConfig: "stage 1 (python -m grpo.sft)", TrainConfig: "stage 2 (python -m grpo.train)"}
@@ -61,6 +73,7 @@ NO_FILE = (
 )
 UNSAID = (None, "auto")  # values that leave the choice to another name of the same key
 DATA_SUFFIXES = (".jsonl", ".csv", ".parquet", ".gz")
+SHARE = re.compile(r"0?\.\d*[1-9]\d*")
 _NEXT_OPTION = re.compile(r"--|[\w.-]+=")  # an argument that begins so is not the value of the flag before it
 
 # --- from a command or a program to a configuration -----------------------------------------------------------------
@@ -160,6 +173,11 @@ def _missing_keys(values: Values, kind: type) -> list[str]:
     elif values.get("cold_start") not in (None, FORM):
         made.add("model_name_or_path")
     return [name for name in keys_that("required", kind) if values.get(name) is None and name not in made]
+
+
+def is_known(name: str) -> bool:
+    """Return whether a name is that of a key of stage 2, or stands for one."""
+    return name in {field.name for field in fields(TrainConfig)} | ALIASES.keys() | SWITCH_NAMES
 
 
 def keys_of(overrides: Sequence[str]) -> set[str]:
@@ -344,8 +362,12 @@ class Reader:
         ours, value = SWITCHES.get(f"{name}:{word}", (name, entry.value))
         if ours not in self.keys:
             ours = ALIASES.get(name)
+        if ours == "warmup_steps" and SHARE.fullmatch(word):  # as in transformers
+            ours = "warmup_ratio"
         refused, ignored = find_match(REFUSED, name), find_match(IGNORED, name)
-        if ours in self.keys:
+        if option := OPTION.fullmatch(entry.name):
+            self._set_option(entry, option[1] or option[2])
+        elif ours in self.keys:
             self._set(entry, ours, value)
         elif refused:
             if word and word not in HARMLESS.get(refused, NEUTRAL).split():
@@ -359,6 +381,16 @@ class Reader:
     def _note_unused(self, instead: str, name: str, entry: Entry) -> None:
         self.unused.setdefault(instead, {}).setdefault(name, entry)
 
+    def _set_option(self, entry: Entry, option: str) -> None:
+        """Set one value of chat_template_kwargs, and leave the others."""
+        value = "null" if entry.value is None else entry.value
+        try:
+            given = coerce(expand_variables(f"{{{option}: {value}}}"), dict)
+        except ValueError as error:
+            self.problems.append(f"{entry.where}: {entry.name}: {error}")
+        else:
+            self.values[OPTIONS] = {**(self.values.get(OPTIONS) or {}), **given}
+
     def _set(self, entry: Entry, name: str, value: Any) -> None:
         """Set a key to a value, or report why that is a mistake."""
         hint = self.hints[name]
@@ -367,10 +399,13 @@ class Reader:
             if value is not None:
                 value = coerce(value, hint)
                 check_bounds(value, self.keys[name].metadata)
+                if name.endswith("_api_key_env"):
+                    check_variable(value)
             if name == "cold_start" and value not in (None, FORM):
                 value = _find_beside(value, entry)
         except (ValueError, OverflowError) as error:
-            self.problems.append(f"{entry.where}: {entry.name}: {error}")
+            advice = "; write how many steps, not a share of them" if name.endswith("_steps") else ""
+            self.problems.append(f"{entry.where}: {entry.name}: {error}{advice}")
             self.doubtful.add(name)
             return
         before = self.set_by.get(name)

@@ -90,9 +90,10 @@ class LoraKeys:
     """Dropout on the input of the adapters during training."""
     lora_layers_to_transform: tuple[int, ...] | None = key(None)
     """Numbers of the layers that have adapters, from 0. Unset: all."""
-    base_weights: str | None = key(None, "first", choices=(None, "int8"))
-    """How the frozen weights of the projections are held. Unset: in torch_dtype. int8: in 8 bits, with a scale per row,
-    which halves the memory of a model in bfloat16. What the run saves belongs to the weights of the file."""
+    base_weights: str | None = key(None, "first", choices=(None, "int8", "nf4"))
+    """How the frozen weights of the projections are held. Unset: in torch_dtype, or in the few bits of bitsandbytes if
+    the file has them so. int8: in 8 bits, with a scale per row, half the memory of bfloat16. nf4: in 4 bits (QLoRA),
+    with a scale per 64 numbers, 28 % of it. What the run saves belongs to the weights of the file."""
     lora_target_modules: tuple[str, ...] | None = key(None)
     """Projections that get an adapter, such as [q_proj, v_proj]. Unset: all seven."""
 
@@ -180,6 +181,8 @@ class DataKeys:
     """File of a hub data set to use: the one whose name contains this word."""
     max_samples: int = key(0, low=0)
     """Use only this many rows of a data set, from the first. 0 (or -1): all."""
+    skip_bad_rows: bool = key(False)
+    """Leave out rows that cannot be used, and count them, instead of stopping before the start."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ defaults is read without a mistake, whatever is missing here (tests/grpo/test_fo
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from fnmatch import fnmatchcase
 from typing import Any
@@ -65,8 +66,13 @@ ALIASES = _by_name(  # our key -> its other names
 
 SWITCHES = _by_name(  # a key of ours, and what it is set to -> the words of theirs, with their value
     {
+        ("base_weights", "int8"): "load_in_8bit:true quantization_bit:8",
+        ("base_weights", "nf4"): "load_in_4bit:true quantization_bit:4",
         ("device", "cpu"): "use_cpu:true",
         ("eval_max_samples", "0"): "eval_max_samples:-1",
+        ("max_length", "1000000"): "max_length:none",  # for TRL, null means that there is no limit
+        ("max_prompt_length", "1000000"): "max_prompt_length:none",
+        ("save_total_limit", "0"): "save_total_limit:none",
         ("lora_r", "0"): "finetuning_type:full lora_enabled:false use_lora:false use_peft:false",
         ("max_samples", "0"): "max_samples:-1",
         ("report_to", "swanlab"): "use_swanlab:true",
@@ -77,6 +83,8 @@ SWITCHES = _by_name(  # a key of ours, and what it is set to -> the words of the
         ("torch_dtype", "float16"): "fp16:true",
     }
 )
+OPTIONS = "chat_template_kwargs"  # the key whose own names may stand for it: LLaMA-Factory knows one of them
+OPTION = re.compile(rf"(?:.*\.)?(?:{OPTIONS}\.(\w+)|(enable_thinking))")
 SWITCH_NAMES = {word.partition(":")[0] for word in SWITCHES}  # other values of them mean nothing
 
 IGNORED = _by_name(  # what happens instead -> names that cannot change the result
@@ -152,8 +160,8 @@ REFUSED = _by_name(  # why a key is refused that would change the result -> its 
             "qalora_group_size rank_pattern revision target_parameters trainable_token_indices use_bdlora use_dora "
             "use_qalora use_rslora velora_config"
         ),
-        "base_weights: int8 holds the frozen weights in 8 bits, and there are no other numbers of bits": (
-            "load_in_4bit load_in_8bit quantization_*"
+        "base_weights holds the frozen weights in few bits: nf4 or int8": (
+            "quantization_bit quantization_device_map quantization_method quantization_type"
         ),
         "there are grpo.sft and grpo.train, of all weights or of adapters (lora_r)": "finetuning_type freeze_* stage",
         "tokens are sampled by temperature, top_p and top_k, and tools are called by text (tools, max_tool_calls)": (
@@ -182,6 +190,8 @@ HARMLESS = {  # refused name -> the values that change nothing, if they are not 
     "init_lora_weights": "none true",
     "loss_type": "none nll chunked_nll",
     "qalora_group_size": "none 16",
+    "quantization_method": "none bnb bitsandbytes",
+    "quantization_type": "none nf4",
     "repetition_penalty": "none 1 1.0",
     "stage": "none sft grpo rl",
     "top_entropy_quantile": "none 1 1.0",
@@ -216,7 +226,7 @@ def readings(name: str) -> Iterator[str]:
 
 def is_section(name: str) -> bool:
     """Return whether a mapping under this name holds keys; otherwise it is the value of a key without effect."""
-    if name == "chat_template_kwargs":
+    if name.rpartition(".")[2] == OPTIONS:
         return False
     keys = [*IGNORED, *REFUSED]
     return name.rpartition(".")[2] in SECTIONS or not any(find_match(keys, reading) for reading in readings(name))
@@ -258,7 +268,10 @@ def supply(values: Values, names: Set[str], kind: type) -> Iterator[str]:
     if kind is SftConfig:
         return
     if values.get("multi_objective_aggregation") == "normalize_then_sum":
+        given = values.get("scale_rewards", "batch")
         values["scale_rewards"] = "batch"
+        if given != "batch":
+            yield f"scale_rewards: {given} is not used: with normalize_then_sum it is batch"
     yield from _supply_rewards(values)
     yield from _supply_prompt(values)
     yield from _supply_services(values)

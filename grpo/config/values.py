@@ -44,7 +44,10 @@ LIMITS = {  # the bounds of a number -> their words, and what holds of a number 
 }
 PUBLIC = {variable for variables in ENVIRONMENT.values() for variable in variables}  # they hold no secrets
 MAX_SHOWN = 200  # characters of a wrong value in a message
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_DEFAULT = r"[^}]*"
+for _ in range(3):  # ${A:-${B:-${C:-d}}}
+    _DEFAULT = rf"(?:\$\{{{_DEFAULT}\}}|[^}}])*"
+_VARIABLE = re.compile(rf"\$\{{([A-Za-z_][A-Za-z0-9_]*)(?::-({_DEFAULT}))?\}}")
 
 
 def as_written(node: yaml.Node) -> Any:
@@ -52,11 +55,25 @@ def as_written(node: yaml.Node) -> Any:
     if node.tag not in yaml.SafeLoader.yaml_constructors:
         raise yaml.constructor.ConstructorError(None, None, f"there is no tag {node.tag}", node.start_mark)
     if isinstance(node, yaml.MappingNode):
+        _check_keys(node)
         return yaml.SafeLoader("").construct_object(node, deep=True)
     if isinstance(node, yaml.SequenceNode):
         return [as_written(item) for item in node.value]
     is_null = node.style is None and node.value in ("", *NULLS)
     return None if is_null else node.value
+
+
+def _check_keys(node: yaml.Node) -> None:
+    """Raise YAMLError if a mapping in a node has a key twice, of which YAML would take the last."""
+    if isinstance(node, yaml.MappingNode):
+        names = [key.value for key, _ in node.value]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]} is there twice", node.start_mark)
+        for _, value in node.value:
+            _check_keys(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _check_keys(item)
 
 
 def expand_variables(value: Any) -> Any:
@@ -78,13 +95,20 @@ def _read_variable(match: re.Match) -> str:
         )
     found = os.environ.get(name)
     if not found and default is not None:  # as in a shell, an empty variable counts as unset here
-        return default
+        return _VARIABLE.sub(_read_variable, default)
     if found is None:
         raise ValueError(f"the environment variable {name} is not set (write ${{{name}:-default}} to allow that)")
     is_secret = name not in PUBLIC and not os.path.exists(found)  # a path that exists is none
     if is_secret and name in os.environ:
         keep_secret(name)
     return found
+
+
+def check_variable(name: str) -> None:
+    """Raise ValueError for what is no environment variable's name. It is not repeated, since it may be a key."""
+    is_name = re.fullmatch("[A-Z_][A-Z0-9_]*", name)
+    if not is_name or not ("_" in name or name in os.environ):  # a key in capitals is hardly a variable that is set
+        raise ValueError("wants an environment variable's name, of A-Z, 0-9 and _; put the key into that variable")
 
 
 def types_of(hint: Any) -> tuple:
@@ -114,8 +138,11 @@ def _convert(value: Any, kind: Any) -> Any:
         return value
     if not isinstance(value, str):
         raise ValueError
+    if kind is int and re.fullmatch(r"[+-]?\d+\.0*", value):
+        value = value.partition(".")[0]
     converted = BOOLEANS[value.lower()] if kind is bool else kind(value)
-    if kind is float and not math.isfinite(converted):
+    is_rounded_to_0 = not converted and re.search("[1-9]", value.lower().partition("e")[0])
+    if kind is float and (not math.isfinite(converted) or is_rounded_to_0):
         raise ValueError
     return converted
 

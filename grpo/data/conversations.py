@@ -7,11 +7,13 @@ from typing import Any
 
 from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.base.errors import PREFLIGHT, UserError
-from grpo.data.count import WITH_MEDIA, RowCount, has_media
+from grpo.data.count import DAMAGED, WITH_MEDIA, RowCount, has_media
 from grpo.data.files import Record, row_error, shown
 from grpo.data.messages import (
+    CONVERSATION_FIELDS,
     Message,
     is_answer,
+    is_damaged,
     is_text,
     parts,
     read_message,
@@ -33,7 +35,8 @@ def read_conversation(record: Record) -> tuple[list[Message], list[Message]]:
     TRL:      {"prompt": text or messages, "completion": text or messages}
     Alpaca:   {"instruction": text, "input"?: text, "output": text, "system"?: text, "history"?: [[asked, answered], …]}
     """
-    names = [name for name in ("conversations", "messages") if name in record]
+    record = {name: value for name, value in record.items() if value is not None}
+    names = [name for name in CONVERSATION_FIELDS if name in record]
     if names:
         name = next((name for name in names if record[name]), names[0])
         messages = read_messages(record[name], name)
@@ -46,7 +49,7 @@ def read_conversation(record: Record) -> tuple[list[Message], list[Message]]:
         trained = _read_part(record, "completion", "assistant")
     else:
         wanted = "conversations, messages, instruction, or prompt and completion"
-        raise ValueError(f"it has no {wanted}; its columns are {', '.join(record)}")
+        raise ValueError(f"it has no {wanted}; it has {', '.join(record) or 'nothing'}")
     if record.get("system") and given[0]["role"] != "system":  # as in LLaMA-Factory, its own one goes before the column
         given = [*_read_part(record, "system", "system"), *given]
     if not any(map(is_answer, trained)):
@@ -88,11 +91,12 @@ Conversation = tuple[int, list[Message], list[Message], list[dict[str, Any]]]
 
 
 def read_conversations(records: Iterable[Record], path: Path, count: RowCount) -> Iterator[Conversation]:
-    """Yield the conversation of each row to train on. UserError (exit 3) names a row that has none.
+    """Yield the conversation of each row to train on. At the end, UserError (exit 3) if rows are bad (see RowCount).
 
     Rows that are marked as bad, as KTO's are by `label: false`, are counted and left out; so are rows with images, and
     those whose answers all have the weight 0.
     """
+    damaged = []
     for index, record in enumerate(records):
         count.rows += 1
         if str(record.get("label")).lower() == "false":
@@ -103,11 +107,15 @@ def read_conversations(records: Iterable[Record], path: Path, count: RowCount) -
             try:
                 given, trained = read_conversation(record)
             except ValueError as error:
-                raise row_error(path, index + 1, "is not a conversation", str(error)) from None
+                count.bad.setdefault(index + 1, row_error(path, index + 1, "is not a conversation", str(error)))
+                continue
+            damaged += [f"row {index + 1}" for message in [*given, *trained] if is_damaged(message["content"])][:1]
             if any(map(is_trained, trained)):
                 yield index, given, trained, read_tools(record.get("tools"))
             else:
                 count.left_out["with no answer of another weight than 0"] += 1
+    count.note(DAMAGED, damaged)
+    count.leave_out_bad()
 
 
 def make_examples(

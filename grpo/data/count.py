@@ -1,15 +1,20 @@
 """How many rows of a data set are used, and why the others are not."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from grpo.data.files import BadRows, join_errors
+
+SKIP = ", or set skip_bad_rows to go on without such rows"
 
 
 @dataclass
 class RowCount:
     """The rows of one data set: how many were read, and how many are left out, by reason.
 
+    bad: those that cannot be used, which are an error, unless it skips them (skips_bad).
     left_out: reason -> rows, such as {"without an answer": 3}. notes: what else its reader should know, and how often,
     such as {"answers cut at 512 tokens": 2}.
 
@@ -21,8 +26,24 @@ class RowCount:
 
     data: str
     rows: int = 0
+    skips_bad: bool = False
+    bad: BadRows = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
+
+    def leave_out_bad(self) -> None:
+        """Count the bad rows as left out, or raise UserError (exit 3), which names the first of them."""
+        if self.bad and not self.skips_bad:
+            raise join_errors(self.bad, SKIP)
+        if self.bad:
+            first = self.bad[min(self.bad)]
+            self.left_out[f"bad, the first of which: {first.what}"] += len(self.bad)
+        self.bad = {}
+
+    def note(self, what: str, found: Sequence[str]) -> None:
+        """Note how many rows are of a kind, and which is the first. found: what to say of each."""
+        if found:
+            self.notes[f"{what}, the first in {found[0]}"] += len(found)
 
     def __str__(self) -> str:
         text = f"{self.data}: {self.rows} rows"
@@ -38,6 +59,7 @@ def _listed(counter: Counter[str]) -> str:
 
 MEDIA = ("image", "images", "video", "videos", "audio", "audios")  # columns of what no model here can see or hear
 MEDIA_PARTS = ("image", "video", "audio", "input_image", "input_audio")  # beginnings of the types of a message's parts
+DAMAGED = "rows with control characters, as \\frac in JSON makes one unless its backslash is written twice"
 WITH_MEDIA = "with images, videos or audio"  # a reason to leave a row out
 
 

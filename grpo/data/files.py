@@ -7,6 +7,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
@@ -18,30 +19,56 @@ from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.storage import read_json
 
 Record = dict[str, Any]
+BadRows = dict[int, UserError]  # what is wrong with the rows of a file, by their numbers, counted from 1
 
 GZIP, PARQUET, ZIP = b"\x1f\x8b", b"PAR1", b"PK\x03\x04"  # the first bytes of such files
 DELIMITERS = ",;\t|"  # of tables, the likeliest first
 FLOATS = {"halffloat": np.float16, "float": np.float32, "double": float}  # Arrow's names of numbers
 STATE_FILE = "state.json"  # of a folder written by the datasets library's save_to_disk
 MAX_SHOWN = 80  # characters of a wrong value in a message
+MAX_NAMED = 5  # bad rows in a message
 csv.field_size_limit(2**31 - 1)  # characters; Python's own limit, 131,072, is shorter than long articles
 _SHARD = re.compile(r"(.*-)(\d{5})(-of-)(\d{5})(\..*)")
 
 
-def read_records(path: Path) -> list[Record]:
+def read_records(path: Path, bad: BadRows | None = None) -> list[Record]:
     """Return the records of a data set: a JSON array, JSONL, a table, or Parquet, recognised by its content.
 
     Reads all files that `path` stands for (see files_of). UserError (exit 3) names the file and line of an error.
+    bad: gets the rows that are no objects, which are then empty ones; without it, they are an error.
     """
     records = [record for file in files_of(path) for record in _read_file(file)]
+    errors: BadRows = {} if bad is None else bad
     for number, record in enumerate(records, 1):
         if not isinstance(record, dict):
-            raise row_error(path, number, "is not an object", f"it is {shown(record)}", 'write {"question": …}')
+            why, fix = f"it is {shown(record)}", 'write {"question": …}'
+            errors[number] = row_error(path, number, "is not an object", why, fix)
+    if errors and (bad is None or len(errors) == len(records)):
+        raise join_errors(errors)
     if not records:
         raise UserError(
             f"{path} holds no rows", "it is empty, or only a header", "give a JSON array, JSONL or CSV file", PREFLIGHT
         )
-    return records
+    return [record if isinstance(record, dict) else {} for record in records]
+
+
+@contextmanager
+def noting(bad: BadRows, number: int) -> Iterator[None]:
+    """Put a UserError about a row into `bad`, instead of raising it, unless something is known to be wrong with it."""
+    try:
+        yield
+    except UserError as error:
+        bad.setdefault(number, error)
+
+
+def join_errors(bad: BadRows, hint: str = "") -> UserError:
+    """Return one error that counts the bad rows and names the first of them. hint: the end of what to do."""
+    first, *others = (bad[number] for number in sorted(bad))
+    if not others:
+        return UserError(first.what, first.why, first.fix + hint, PREFLIGHT)
+    named = [f"{error.what}: {error.why}" for error in (first, *others[: MAX_NAMED - 1])]
+    named += ["…"] * (len(bad) > MAX_NAMED)
+    return UserError(f"{len(bad)} rows are bad", "\n     ".join(named), first.fix + hint, PREFLIGHT)
 
 
 def row_error(path: Path, number: int, what: str, why: str, fix: str = "correct or remove the row") -> UserError:
@@ -104,6 +131,14 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
         _unique([(name, None) for name in names])
 
 
+def _names_in(fields: list[str]) -> list[str]:
+    """Return the names in a header, without empty ones at its end; [] for the line `sep=;` that Excel writes first."""
+    names = list(fields)
+    while names and names[-1].strip() in ("", "sep="):
+        names.pop()
+    return names
+
+
 def _read_table(text: str, path: Path) -> Iterator[Record]:
     """Yield the rows of a table, each of which has as many fields as the header."""
     delimiter = max(DELIMITERS, key=text.lstrip("\n").partition("\n")[0].count)
@@ -112,8 +147,10 @@ def _read_table(text: str, path: Path) -> Iterator[Record]:
     first = 1  # line of the row that is being read
     try:
         for fields in lines:
+            if not any(map(str.strip, fields[len(header) :])):  # as spreadsheets write columns that are empty
+                fields = fields[: len(header)]
             if not header:
-                header = fields
+                header = _names_in(fields)
                 _check_names(path, header)
             elif fields and len(fields) != len(header):
                 why = f"the row has {len(fields)} fields, and the header {len(header)}: {', '.join(header)}"[:200]

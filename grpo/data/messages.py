@@ -9,19 +9,47 @@ from typing import Any
 from grpo.data.files import shown
 
 ROLES = ("system", "user", "assistant", "tool")  # any other text might spell a chat template's markup
-ALIASES = {"human": "user", "gpt": "assistant", "observation": "tool", "function": "tool"}  # in ShareGPT, older calls
+ALIASES = {  # in ShareGPT, older calls, newer models of OpenAI
+    "human": "user",
+    "gpt": "assistant",
+    "observation": "tool",
+    "function": "tool",
+    "developer": "system",
+}
 PARTS = {"reasoning_content", "tool_calls", "tool"}  # columns of a message, and a role: see `parts`
+CONVERSATION_FIELDS = ("conversations", "messages")  # columns of messages that may end with an answer
 THOUGHTS = ("reasoning_content", "thinking", "reasoning")  # what data call the first of these
 LABELS = ("name", "tool_call_id")  # of a message; nothing is lost if a template does not write them
 SWITCHES = ("weight", "train", "loss")  # of a message; 0 or false: it is not trained
 # {"role": one of ROLES, "content": text}; where the data has them also PARTS, LABELS, and "weight": 0
 Message = dict[str, Any]
+_EATEN = re.compile(  # what \frac, \theta, \nu, \rho in JSON are, where the backslash is not written twice
+    "[\0-\x08\x0b\x0c\x0e-\x1f]|\t(heta|ext|imes|frac|au|ilde|riangle)\\b|\n(u|eq|abla|ot|otin)\\b"
+    "|\r(ho|ight|angle|m|ceil|floor)\\b"
+)
 _SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can hold half of a character, which no tokenizer accepts
 
 
 def is_text(value: Any) -> bool:
     """Return whether a value is text that can be encoded."""
     return isinstance(value, str) and not _SURROGATE.search(value)
+
+
+def is_damaged(value: Any) -> bool:
+    r"""Return whether a text, or one of a list, holds control characters, or what is left of \\frac in JSON."""
+    if isinstance(value, list):
+        return any(map(is_damaged, value))
+    return isinstance(value, str) and bool(_EATEN.search(value))
+
+
+def filled(value: Any) -> Any:
+    """Return a value without the nulls in its objects: those of a Parquet column all have the keys of each."""
+    match value:
+        case dict():
+            return {name: filled(item) for name, item in value.items() if item is not None}
+        case list():
+            return list(map(filled, value))
+    return value
 
 
 def with_system(messages: Sequence[Message], system_prompt: str | None) -> list[Message]:
@@ -42,11 +70,10 @@ def read_message(turn: Any) -> Message:
     """Return the message {"role", "content"} or, as in ShareGPT, {"from", "value"}. ValueError: what is wrong."""
     if not isinstance(turn, dict):
         raise ValueError(f"a message is {shown(turn)}, and not an object with role and content")
+    turn = filled(turn)
     role = turn.get("from") or turn.get("role")
     role = ALIASES.get(str(role), role)
-    content = turn.get("value")
-    if content is None:
-        content = turn.get("content")
+    content = turn.get("value", turn.get("content"))
     calls = turn.get("tool_calls") or turn.get("function_call")
     if role == "function_call":  # in LLaMA-Factory
         role, calls, content = "assistant", content, ""
@@ -97,7 +124,7 @@ def read_calls(calls: Any) -> list[dict[str, Any]]:
 
 def read_tools(column: Any) -> list[dict[str, Any]]:
     """Return the descriptions of tools in the column `tools` of a row, objects or JSON; [] if it holds none."""
-    tools = list(map(_from_json, _listed(column)))
+    tools = list(map(_from_json, _listed(filled(column))))
     are_described = all(isinstance(tool, dict) and {"function", "name"} & tool.keys() for tool in tools)
     return tools if are_described else []
 

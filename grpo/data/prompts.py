@@ -330,8 +330,12 @@ def make_prompts(
     template: str,
     max_prompt_length: int,
     count: RowCount,
+    limit: str = "max_prompt_length",
 ) -> list[Prompt]:
-    """Return the prompts of at most `max_prompt_length` tokens. count: gets the other rows, which are left out."""
+    """Return the prompts of at most `max_prompt_length` tokens. count: gets the other rows, which are left out.
+
+    limit: where that number comes from.
+    """
     prompts = []
     too_long = f"longer than {max_prompt_length} tokens"
     for row in rows:
@@ -351,9 +355,10 @@ def make_prompts(
     if not kept:
         shortest = min((len(prompt.ids) for prompt in prompts), default=f"more than {max_prompt_length}")
         raise UserError(
-            "every prompt is longer than max_prompt_length, or left out",
-            f"the shortest has {shortest} tokens, allowed are {max_prompt_length}; {count}",
-            "raise max_prompt_length; or set chat_template to a Jinja file that writes all of the messages",
+            "every prompt is longer than is allowed, or left out",
+            f"the shortest has {shortest} tokens, allowed are {max_prompt_length}: {limit}; {count}",
+            "raise max_prompt_length, as far as the model has positions; or set chat_template to a Jinja file that "
+            "writes all of the messages",
             PREFLIGHT,
         )
     return kept

@@ -10,12 +10,30 @@ from grpo.algorithm.schema import Prompt
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.text import did_you_mean
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.data.count import WITH_MEDIA, RowCount, has_media, is_empty
-from grpo.data.files import Record, row_error, shown
+from grpo.data.count import (
+    DAMAGED,
+    WITH_MEDIA,
+    RowCount,
+    has_media,
+    is_empty,
+)
+from grpo.data.files import (
+    BadRows,
+    Record,
+    noting,
+    shown,
+)
 from grpo.data.hub import fetch_data
+from grpo.data.messages import is_damaged
 from grpo.data.objects import NO_OBJECTS, Objects
 from grpo.data.prompts import ChatEncoder, make_prompts
-from grpo.data.rows import Row, fingerprint, read_rows
+from grpo.data.rows import (
+    Row,
+    check_answer,
+    comparing,
+    fingerprint,
+    read_rows,
+)
 from grpo.engine.device.peers import Peers
 from rewards.exact import is_unanswerable, truths
 from rewards.registry import Reward, build_rewards
@@ -65,19 +83,20 @@ class QuestionData:
         objects: Objects = NO_OBJECTS,
     ):
         self.config, self.records, self.objects = config, records or {}, objects
-        self.files: dict[tuple[str, str], list[Row]] = {}  # data set and split -> its rows
+        self.files: dict[tuple[str, str], tuple[list[Row], BadRows]] = {}  # data set and split -> its rows
 
     def load(self, questions: Questions, rewards: Sequence[Reward] = ()) -> tuple[list[Row], RowCount]:
         """Return these questions, and how many rows were left out because they cannot be asked or graded.
 
-        UserError (exit 3) if none is left, or if a column is missing that a reward needs.
+        UserError (exit 3) if rows are bad (see skip_bad_rows), none is left, or a column is missing that a reward
+        needs.
         """
-        rows = self._read(questions.name, questions.split or self.config.dataset_split)
+        rows, bad = self._read(questions.name, questions.split or self.config.dataset_split)
         rows = rows[questions.start : questions.stop][: questions.max_samples or None]
-        count = RowCount(questions.name, len(rows))
+        count = RowCount(questions.name, len(rows) + len(bad), self.config.skip_bad_rows, dict(bad))
         for reward in rewards if rows else ():
             check_columns(reward.name, reward.needs, rows, questions.name)
-        needing = [reward.name for reward in rewards if reward.function is None and "answer" in reward.needs]
+        needing = comparing(rewards)
         kept = []
         for row in rows:
             if has_media(row.columns):
@@ -85,9 +104,15 @@ class QuestionData:
             elif needing and is_empty(row.columns.get("answer")) and not is_unanswerable(row.columns):
                 count.left_out["without an answer"] += 1
             else:
-                kept.append(row)
-        for row in kept if needing else ():
-            check_answer(needing[0], row, questions.name)
+                with noting(count.bad, row.index + 1):
+                    check_answer(needing, row.columns.get("answer"), Path(questions.name), row.index + 1)
+                    kept.append(row)
+        count.leave_out_bad()
+        damaged = []
+        for row in kept:
+            if is_damaged([row.columns["question"], row.columns.get("answer")]):
+                damaged.append(f"row {row.index + 1}")
+        count.note(DAMAGED, damaged)
         if "math" in needing:
             count_prose(kept, count)
         if not kept:
@@ -96,18 +121,20 @@ class QuestionData:
             raise UserError(f"no question is left in {questions.name}", why, fix, PREFLIGHT)
         return kept, count
 
-    def _read(self, name: str, split: str) -> list[Row]:
+    def _read(self, name: str, split: str) -> tuple[list[Row], BadRows]:
         if (name, split) not in self.files:
-            config = self.config
+            config, bad = self.config, {}
             given = self.objects.rows.get(name)
-            self.files[name, split] = read_rows(
+            rows = read_rows(
                 Path(name) if given else fetch_data(name, split),
                 config.question_field,
                 config.answer_field,
                 config.title_field,
                 config.seed,
                 given or self.records.get(name),
+                bad,
             )
+            self.files[name, split] = rows, bad
         return self.files[name, split]
 
 
@@ -131,15 +158,6 @@ def check_columns(reward: str, needs: Sequence[str], rows: Sequence[Row], data: 
     return needed
 
 
-def check_answer(reward: str, row: Row, data: str) -> None:
-    """Raise UserError (exit 3) if the answer of a row is no value or list of them: SQuAD's is an object."""
-    answer = row.columns.get("answer")
-    if any(isinstance(one, list | dict) for one in (answer if isinstance(answer, list) else [answer])):
-        what, why = f"has an answer that the reward {reward} cannot compare with", f"it is {shown(answer)}"
-        fix = "make it a text, a number or a list of them; or set answer_field to a column that is"
-        raise row_error(Path(data), row.index + 1, what, why, fix)
-
-
 def count_prose(rows: Sequence[Row], count: RowCount) -> None:
     """Note in `count` how many rows have sentences as their answers, which the reward `math` finds in no completion."""
     from rewards.boxed import is_prose  # with the mathematics, which other rewards do without
@@ -149,9 +167,7 @@ def count_prose(rows: Sequence[Row], count: RowCount) -> None:
         answers = truths(row.columns.get("answer"))
         if answers and all(map(is_prose, answers)):
             found.append(f"row {row.index + 1}: {shown(answers[0])}")
-    if found:
-        note = f"answers that are sentences, to which math finds nothing equal, the first in {found[0]}"
-        count.notes[note] = len(found)
+    count.note("answers that are sentences, to which math finds nothing equal", found)
 
 
 def prepare_rewards(
@@ -205,16 +221,19 @@ def load_prompts(
     config = data.config
     rows, count = data.load(questions, rewards)
     positions = policy.model.config.max_positions
-    limit = min(config.max_prompt_length, positions - config.max_completion_length)
-    if limit < 1:
+    room = positions - config.max_completion_length
+    if room < 1:
         raise UserError(
             "max_completion_length leaves no room for a prompt",
             f"the model has {positions} positions",
             "lower max_completion_length",
             PREFLIGHT,
         )
+    limit, source = config.max_prompt_length, "max_prompt_length"
+    if room < limit:
+        limit, source = room, f"the model's {positions} positions without max_completion_length"
     encoder = ChatEncoder(policy.tokenizer)
-    prompts = make_prompts(rows, encoder, config.system_prompt, config.prompt_template, limit, count)
+    prompts = make_prompts(rows, encoder, config.system_prompt, config.prompt_template, limit, count, source)
     return PromptSet(prompts, fingerprint(rows), count)
 
 

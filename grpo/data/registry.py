@@ -9,7 +9,7 @@ from pathlib import Path
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.storage import read_json
-from grpo.data.files import Record, read_records, shown
+from grpo.data.files import BadRows, Record, noting, read_records, shown
 from grpo.data.hub import fetch_data
 
 REGISTRY_FILE = "dataset_info.json"
@@ -26,12 +26,14 @@ class Source:
     path: Path
     layout: Record = field(default_factory=dict)
 
-    def read(self) -> list[Record]:
-        """Return the rows, as `read_conversation` takes them."""
-        records = read_records(self.path)
-        if not self.layout:
-            return records
-        return [self._translate(number, record) for number, record in enumerate(records, 1)]
+    def read(self, bad: BadRows) -> list[Record]:
+        """Return the rows, as `read_conversation` takes them. bad: gets those that cannot be read, which are empty."""
+        records = read_records(self.path, bad)
+        for index, record in enumerate(records if self.layout else ()):
+            records[index] = {}
+            with noting(bad, index + 1):
+                records[index] = self._translate(index + 1, record)
+        return records
 
     def _translate(self, number: int, record: Record) -> Record:
         """Give the columns of a row the names that `read_conversation` knows."""

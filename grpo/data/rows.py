@@ -2,20 +2,32 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from grpo.base.errors import PREFLIGHT, UserError, explained, reason
+from grpo.base.errors import PREFLIGHT, UserError, reason
 from grpo.base.text import did_you_mean, is_blank
 from grpo.data.benchmarks import Benchmark, find_benchmark
-from grpo.data.files import Record, read_records, row_error, shown
-from grpo.data.messages import Message, is_text, read_messages
+from grpo.data.files import (
+    BadRows,
+    Record,
+    join_errors,
+    noting,
+    read_records,
+    row_error,
+    shown,
+)
+from grpo.data.messages import CONVERSATION_FIELDS, Message, is_text, read_messages
 
-QUESTION_FIELDS = ("question", "problem", "prompt")
+if TYPE_CHECKING:
+    from rewards.registry import Reward
+
+QUESTION_FIELDS = ("question", "problem", "prompt", *CONVERSATION_FIELDS)
 ANSWER_FIELDS = ("answer", "answers", "ground_truth", "final_answer", "expected_answer", "best_answer", "solution")
 TITLE_FIELDS = ("title",)
+USERS_TURN = "conversation that ends with the user's message"
 
 
 @dataclass(frozen=True)
@@ -38,50 +50,66 @@ def read_rows(
     title_field: str | None = None,
     seed: int = 0,
     records: list[Record] | None = None,
+    bad: BadRows | None = None,
 ) -> list[Row]:
     """Read a file and find the question, the answer and the title of each row. records: of the file, if it was read.
 
     A known benchmark's file is read as benchmarks.py says, unless question_field or answer_field is given. seed:
-    decides the order of choices. UserError (exit 3) names the row of a missing or wrong field, and the key to set.
+    decides the order of choices. UserError (exit 3) names a missing column, and the key to set. bad: gets the rows
+    that cannot be used; without it, they are an error.
     """
+    errors: BadRows = {} if bad is None else bad
     fields = {  # what is read -> the column that is chosen for it, and its usual names
         "question": (question_field, QUESTION_FIELDS),
         "answer": (answer_field, ANSWER_FIELDS),
         "title": (title_field, TITLE_FIELDS),
     }
-    records = records or read_records(path)
+    records = records or read_records(path, errors)
     if not question_field and any(isinstance(record.get("prompt"), list) for record in records):
         fields["question"] = ("prompt", ())  # TRL's conversations; other columns may hold the question as well
     benchmark = None if fields["question"][0] or answer_field else find_benchmark(records, path.name)
     if benchmark:
-        records = _read_benchmark(path, benchmark, records, seed)
+        records = _read_benchmark(path, benchmark, records, seed, errors)
+    if errors and not any(records):
+        raise join_errors(errors)
+    filled = {name for record in records for name, value in record.items() if value is not None}
     names = {}
     for wanted, (chosen, usual) in fields.items():
         candidates = [chosen] if chosen else usual
-        names[wanted] = next((name for name in candidates if any(name in record for record in records)), None)
+        names[wanted] = next((name for name in candidates if name in filled), None)
         if names[wanted] is None and (chosen or wanted == "question"):
             what, columns = f"{path}: there is no column {chosen or 'for the question'}", list(records[0])
             fix = f"set {wanted}_field to one of them{did_you_mean(chosen or wanted, columns)}"
             raise UserError(what, f"columns: {', '.join(columns)}", fix, PREFLIGHT)
-    return [_make_row(path, index, record, names) for index, record in enumerate(records)]
-
-
-def _read_benchmark(path: Path, benchmark: Benchmark, records: list[Record], seed: int) -> list[Record]:
     rows = []
+    for index, record in enumerate(records):
+        with noting(errors, index + 1):
+            rows.append(_make_row(path, index, record, names))
+    if errors and (bad is None or not rows):
+        raise join_errors(errors)
+    return rows
+
+
+def _read_benchmark(path: Path, benchmark: Benchmark, records: list[Record], seed: int, bad: BadRows) -> list[Record]:
+    rows: list[Record] = []
     for index, record in enumerate(records):
         try:
             rows.append(benchmark.read_row(record, f"{seed}/{index}"))
         except (KeyError, ValueError, TypeError, AttributeError) as error:
-            what, why = f"is not one of {benchmark.name}", f"the rows before it are; {reason(error)}"
+            what, why = f"is not one of {benchmark.name}", f"others are; {reason(error)}"
             fix = "correct or remove the row, or set question_field and answer_field"
-            raise row_error(path, index + 1, what, why, fix) from None
+            bad.setdefault(index + 1, row_error(path, index + 1, what, why, fix))
+            rows.append({})
     return rows
 
 
 def _make_row(path: Path, index: int, record: Record, names: dict[str, str | None]) -> Row:
-    question, before = record.get(names["question"]), None
+    question, before, answer = record.get(names["question"]), None, None
     if isinstance(question, list):
-        before, question = _read_conversation(path, index, question)
+        try:
+            *before, question, answer = split_conversation(question, names["question"])
+        except ValueError as error:
+            raise row_error(path, index + 1, f"holds no {USERS_TURN}", str(error)) from None
     if not is_text(question) or is_blank(question):
         why = f"its {names['question']} is {shown(question)}"
         raise row_error(path, index + 1, "has no question", why, "correct the row, or set question_field")
@@ -90,17 +118,39 @@ def _make_row(path: Path, index: int, record: Record, names: dict[str, str | Non
         if name is not None:
             columns[wanted] = record.get(name)
     columns["question"] = question
-    return Row(index, question.strip(), columns, before)
+    if answer is not None and columns.get("answer") is None:
+        columns["answer"] = answer
+    return Row(index, question.strip(), columns, None if before is None else tuple(before))
 
 
-def _read_conversation(path: Path, index: int, turns: list[Any]) -> tuple[tuple[Message, ...], str]:
-    """Return the messages before the last one, and the text of the last one, which the policy answers."""
-    what = f"{path}: row {index + 1} holds no conversation that ends with the user's message"
-    with explained(ValueError, what, "correct or remove the row"):
-        messages = read_messages(turns, "prompt")
-        if messages[-1]["role"] != "user":
-            raise ValueError(f"it ends with {shown(messages[-1:])}, and the policy answers the user")
-    return tuple(messages[:-1]), messages[-1]["content"]
+def split_conversation(turns: list[Any], name: str) -> list[Any]:
+    """Return the messages before the question, the question, and the answer after it. ValueError: what is wrong.
+
+    The answer is None if the policy gives it; only a conversation of CONVERSATION_FIELDS may hold it.
+    """
+    messages, answer = read_messages(turns, name), None
+    if name in CONVERSATION_FIELDS and messages[-1]["role"] == "assistant":
+        answer = messages.pop()["content"]
+    if not messages or messages[-1]["role"] != "user":
+        raise ValueError(f"it ends with {shown(messages[-1:])}, and the policy answers the user")
+    return [*messages[:-1], messages[-1]["content"], answer]
+
+
+def comparing(rewards: Sequence["Reward"]) -> list[str]:
+    """Return the names of the built-in rewards that compare a completion with the answer of its row."""
+    return [reward.name for reward in rewards if reward.function is None and "answer" in reward.needs]
+
+
+def check_answer(rewards: Sequence[str], answer: Any, path: Path, number: int) -> None:
+    """Raise UserError (exit 3) if the answer of a row is no value or list of them: SQuAD's is an object.
+
+    rewards: those that compare with it.
+    """
+    parts = answer if isinstance(answer, list) else [answer]
+    if rewards and any(isinstance(part, list | dict) for part in parts):
+        what, why = f"has an answer that the reward {rewards[0]} cannot compare with", f"it is {shown(answer)}"
+        fix = "make it a text, a number or a list of them; or set answer_field to a column that is"
+        raise row_error(path, number, what, why, fix)
 
 
 def fingerprint(rows: list[Row]) -> str:

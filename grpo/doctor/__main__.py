@@ -13,6 +13,7 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 
 from grpo.base.errors import CONFIG, describe, escape, redact, run_main
 from grpo.base.progress import command_parser, say_next
@@ -54,17 +55,17 @@ def checks(case: Case) -> Iterator[tuple[str, Check]]:
     yield from start_checks(case, is_doctor=True)
     if case.makes_its_data:
         return
-    yield "weights", trial.weights
     has_stage1 = isinstance(case.start, SftConfig)
     if has_stage1:
         yield "stage 1 data" if case.is_stage2 else "data", trial.examples
     if case.is_stage2:
         yield "prompts", trial.prompts
     yield "prompt", trial.prompt
+    yield "memory", trial.memory_plan
+    yield "weights", trial.weights  # which are fetched now, if they are on the hub
     if case.is_stage2:
         yield from trial.service_checks(case)
         yield "audit", trial.short_audit
-    yield "memory", trial.memory_plan
     yield "sample", trial.sample
     yield "steps", estimate.steps
     yield "time", estimate.duration
@@ -100,17 +101,19 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> int:
     arguments, rest = make_parser().parse_known_args(argv)
-    config, findings = read_either_stage(*split_arguments(rest))
+    config, first = read_either_stage(*split_arguments(rest))
     case = Case(config, arguments.memory_gb)
-    findings += [make_finding(name, check, case) for name, check in checks(case)]
+    later = (make_finding(name, check, case) for name, check in checks(case))
+    findings = []
+    for finding in chain(first, later):
+        findings.append(finding)
+        if not arguments.json:
+            print(finding.line(), flush=True)
     if arguments.json:
         print(redact(json.dumps([asdict(finding) for finding in findings])))
-    else:
-        for finding in findings:
-            print(finding.line())
-        if all(finding.ok is not False for finding in findings):
-            command = "grpo.sft" if isinstance(config, SftConfig) else "grpo.train"
-            say_next("the config is ready", [command, *rest], [command, "--help"])
+    elif all(finding.ok is not False for finding in findings):
+        command = "grpo.sft" if isinstance(config, SftConfig) else "grpo.train"
+        say_next("the config is ready", [command, *rest], [command, "--help"])
     return next((finding.exit_code for finding in findings if finding.ok is False), 0)
 
 

@@ -138,7 +138,7 @@ def memory_plan(case: Case) -> str:
     if not plan.fits:
         fix = "lower max_completion_length, max_num_seqs or lora_r, or share the model: raise tensor_parallel_size"
         if config.lora_r and not config.base_weights:
-            fix += ", or set base_weights=int8"
+            fix += ", or set base_weights=int8 or nf4"
         raise UserError("the run does not fit into memory", str(plan), fix, PREFLIGHT)
     each = f"each of the {num_shards} processes that share the model: " if num_shards > 1 else ""
     return f"{each}{plan}"

@@ -25,7 +25,7 @@ from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.weights import named_tensors, read_model_config
 from grpo.engine.parallel.shard import Shard
 from grpo.engine.parallel.shared_decoder import make_decoder
-from grpo.policy import ModelParts, choose_dtype, find_parts, lora_spec
+from grpo.policy import ModelParts, choose_dtype, find_parts, held_as, lora_spec
 from grpo.run.saved import start_of
 from rewards.registry import Reward, expand
 
@@ -137,7 +137,7 @@ def sketch(case: Case) -> Decoder | None:
         try:
             lora = lora_spec(config)
             dtype = choose_dtype(config.torch_dtype, case.device)
-            build = Build(lora, lora is None, dtype, "meta", int8=config.base_weights == "int8")
+            build = Build(lora, lora is None, dtype, "meta", held_as(config, case.parts.model))
             case.decoder = Decoder(read_model_config(case.parts.model), build)
         except UserError:
             return None  # `model` raises it

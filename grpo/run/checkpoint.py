@@ -62,7 +62,7 @@ def check_disk(model: Decoder, config: AnyConfig, adapter: Path | None) -> int:
     if is_known and disk.free < number * one:
         raise UserError(
             "the disk is too small for the checkpoints",
-            f"{number} of {one / 1e9:.2f} GB, {disk.free / 1e9:.2f} GB free",
+            f"{number} of {one / 1e9:.2g} GB, {disk.free / 1e9:.2g} GB free",
             "lower save_total_limit, or set output_dir to another disk",
             STORAGE,
         )

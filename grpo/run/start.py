@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from grpo.base.errors import PREFLIGHT, STORAGE, UserError
+from grpo.base.errors import CONFIG, PREFLIGHT, STORAGE, UserError
 from grpo.config.load import replicas_of
 from grpo.config.options import FORM, SEARCH, AnyConfig, SftConfig
 from grpo.data.conversations import read_conversations
@@ -45,7 +45,7 @@ from grpo.run.case import (
     rounded,
     sketch,
 )
-from grpo.run.checkpoint import check_disk, continues_a_run, existing_part, find_checkpoint
+from grpo.run.checkpoint import POLICIES, check_disk, continues_a_run, existing_part, find_checkpoint
 from grpo.run.provenance import check_changes
 from grpo.run.run_dir import check_free, is_in_use
 from grpo.run.saved import start_of
@@ -53,6 +53,8 @@ from grpo.run.stage1 import is_done, load_stage1, start_from
 from grpo.run.trackers import check_trackers
 from rewards.registry import Reward, build_rewards, built_in
 
+INPUTS = [f"{name}_name_or_path" for name in ("model", "adapter", "tokenizer")]
+INPUTS += ["dataset_id_or_path", "eval_dataset_id_or_path"]
 MAX_SHOWN = 3  # examples of duplicates
 DOCTOR = "`python -m grpo.doctor CONFIG` checks everything at once"
 
@@ -73,7 +75,9 @@ def check_start(config: AnyConfig, is_restart: bool = False, objects: Objects = 
     if len(faults) == 1:
         raise UserError(only.what, only.why, f"{only.fix}; {DOCTOR}", code)
     texts = [f"{name}: {error.what}\n       why: {error.why}\n       fix: {error.fix}" for name, error in faults]
-    raise UserError(f"{len(faults)} things keep this run from starting", "\n     ".join(texts), DOCTOR, code)
+    raise UserError(
+        f"{len(faults)} things keep this run from starting", "\n     ".join(texts), f"correct these; {DOCTOR}", code
+    )
 
 
 def start_checks(case: Case, is_doctor: bool = False) -> Iterator[tuple[str, Check]]:
@@ -131,12 +135,24 @@ def output(case: Case) -> str:
     path = Path(need(case.config.output_dir, "output_dir"))
     goes_on = case.is_restart or continues_a_run(case.config)
     if not (goes_on or is_in_use(path)):  # the run itself says by whom
+        _check_inputs_stay(case.config, path.resolve())
         check_free(path, case.config.overwrite_output_dir)
     existing = _writable(path, f"the output directory {path}", "set output_dir to a folder that can be written")
     if cache := getattr(case.config, "api_cache", None):
         _writable(Path(cache).parent, f"the reply cache {cache}", "set api_cache to a file that can be written")
     disk = shutil.disk_usage(existing)
     return f"{path}: {disk.free / 1e9:.1f} GB free" if disk.total else f"{path}: its file system tells no size"
+
+
+def _check_inputs_stay(config: AnyConfig, folder: Path) -> None:
+    """Raise UserError (exit 2) if the run would write into a folder that it reads, or overwrite a model there."""
+    for key in INPUTS:
+        given = Path(getattr(config, key, None) or os.devnull).resolve()
+        parts = given.relative_to(folder).parts if given.is_relative_to(folder) else (".",)
+        is_overwritten = config.overwrite_output_dir and parts and parts[0].startswith((*POLICIES, "checkpoint-"))
+        if not parts or is_overwritten:
+            what, why = f"the output directory {folder} holds what the run reads", f"{key} is {given}"
+            raise UserError(what, why, "set another output_dir", CONFIG)
 
 
 def _writable(folder: Path, what: str, fix: str) -> Path:
@@ -230,10 +246,10 @@ def conversations(case: Case) -> str:
     config = case.start
     need_written(case)
     need(config.dataset_id_or_path, "dataset_id_or_path")
-    count = RowCount(config.dataset_id_or_path)
+    count = RowCount(config.dataset_id_or_path, skips_bad=config.skip_bad_rows)
     try:
         for source in find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir):
-            for _ in read_conversations(source.read()[: config.max_samples or None], source.path, count):
+            for _ in read_conversations(source.read(count.bad)[: config.max_samples or None], source.path, count):
                 pass
     except UserError as error:
         where = f"; {case.config.cold_start} names this data" if case.is_stage2 else ""

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grpo.algorithm.schema import Call, Completion
+from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.text import MAX_CHARACTER_BYTES
 from grpo.data.prompts import ChatEncoder
 from rewards.own_words import RESULT
@@ -46,6 +47,12 @@ class ToolProtocol:
     """
 
     def __init__(self, names: Sequence[str], encoder: ChatEncoder, max_calls: int, max_tokens: int):
+        """UserError (exit 3) if a tag is a special token, of which nothing is left in the text of a completion."""
+        special = {token.content for token in encoder.tokenizer.added_tokens_decoder.values() if token.special}
+        for tag in (f"<{name}>" for name in names):
+            if tag in special or tag.replace("<", "</") in special:
+                what = f"the tag {tag} is a special token of this tokenizer"
+                raise UserError(what, "what a model says holds none of these", "give the tool another name", PREFLIGHT)
         self.encoder, self.max_calls, self.max_tokens = encoder, max_calls, max_tokens
         self.max_chars = CHARS_PER_TOKEN * max_tokens
         self.call = call_pattern(names)

@@ -6,6 +6,7 @@ until one of those comes back. So there are never many threads.
 
 import asyncio
 import inspect
+import re
 import threading
 import time
 from collections import deque
@@ -22,6 +23,7 @@ from rewards.own import alone, describe_failure, is_async, without_secrets
 Function = Callable[[str], str | Awaitable[str]]
 Reply = tuple[str, str]  # the result, and why there is none
 MAX_RUNNING, MAX_HUNG = 16, 32  # calls
+ADDRESS = re.compile("at 0x[0-9a-f]+>")  # in the text of a generator, a function, or an object without a text
 POLL_SECONDS, INSTANT_SECONDS = 0.002, 0.05
 
 
@@ -89,14 +91,14 @@ class Workers:
             value = alone(partial(job.function, job.query))
             if inspect.isawaitable(value):
                 value = asyncio.run(_result_of(value))
-            reply = str(value)[: self.max_chars], ""
+            reply = _text_of(value)[: self.max_chars], ""
         except BaseException as error:  # no signal arrives on these threads
             reply = _failed(error)
         self._end(job, reply)
 
     async def _await(self, job: Job) -> Reply:
         try:
-            return str(await job.function(job.query))[: self.max_chars], ""
+            return _text_of(await job.function(job.query))[: self.max_chars], ""
         except BaseException as error:
             return _failed(error)
 
@@ -147,7 +149,15 @@ async def _result_of(awaitable: Awaitable[str]) -> str:
 
 
 def _reply_of(future: Future) -> Reply:
-    return ("", "cancelled") if future.cancelled() else future.result()
+    return ("", "its event loop has ended") if future.cancelled() else future.result()
+
+
+def _text_of(value: object) -> str:
+    """Return a result as text. TypeError for nothing, for bytes, and for what only an address stands for."""
+    text = str(value)
+    if value is None or isinstance(value, bytes | bytearray) or ADDRESS.search(text):
+        raise TypeError(f"the tool returned a {type(value).__name__}; let it return a text")
+    return text
 
 
 def _failed(error: BaseException) -> Reply:

@@ -158,6 +158,8 @@ NOT_PLAIN = {  # values with which an adapter is more than W + s B A, or its bas
     "layer_replication": ([[0, 2], [1, 2]],),
     "a_key_of_next_year": ("x",),
     "lora_alpha": ("much", [1], None, math.inf, math.nan, 10**400, 1e300),
+    "r": (8,),
+    "rank_pattern": ({"q_proj": 2},),
     "alpha_pattern": (["q_proj"], {"(": 1}, {"q_proj": None}),
 }
 
@@ -178,7 +180,7 @@ def test_an_adapter_as_the_installed_peft_configures_it_is_plain(tmp_path, start
     peft = pytest.importorskip("peft")
     save_adapter(make({Q: 4}), tmp_path)
     eva = {"init_lora_weights": "eva", "eva_config": peft.EvaConfig(rho=2.0)} if start == "eva" else {}
-    peft.LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"], **eva).save_pretrained(tmp_path)
+    peft.LoraConfig(r=4, task_type="CAUSAL_LM", target_modules=["q_proj"], **eva).save_pretrained(tmp_path)
     assert load_adapter(tmp_path).pairs.keys() == {Q}
 
 

@@ -71,8 +71,8 @@ def test_the_command_line_wins(tmp_path, typed, values):
 @pytest.mark.parametrize(("text", "part"), cases(__file__, "refused"))
 def test_values_and_combinations_that_are_refused(tmp_path, monkeypatch, text, part):
     monkeypatch.chdir(tmp_path)
-    assert part in why(tmp_path, text)
-    assert not Path("pwned").exists()
+    said = why(tmp_path, text)
+    assert part in said and not Path("pwned").exists() and not re.search("my-?key", said, re.IGNORECASE)
 
 
 @pytest.mark.parametrize("text", ["", *(text for (text,) in cases(__file__, "texts"))])
@@ -178,6 +178,13 @@ def test_math_asks_for_a_box_or_says_that_no_prompt_does(tmp_path, key, what):
     written = tmp_path / "config.resolved.yaml"
     written.write_text(to_yaml(config))
     assert load_config(written)[0] == config  # what a run wrote means the same when it is read again
+
+
+@pytest.mark.parametrize(("given", "is_said"), [("none", True), ("group", True), ("batch", False), ("null", False)])
+def test_the_scale_that_normalize_then_sum_sets_is_said_if_another_was_asked_for(tmp_path, given, is_said):
+    config, notices = load(tmp_path, f"multi_objective_aggregation: normalize_then_sum\nscale_rewards: {given}")
+    assert config.scale_rewards == "batch"
+    assert any(f"scale_rewards: {given} is not used" in notice for notice in notices) == is_said
 
 
 def test_the_examples_of_the_prompts_have_the_format_that_they_ask_for():

@@ -39,6 +39,11 @@ def assistant(text):
             [SYSTEM, user("a"), assistant("b")],
         ),
         ({"prompt": "a", "completion": "b"}, [user("a"), assistant("b")]),
+        ({"messages": None, "prompt": None, "instruction": "a", "output": "b"}, [user("a"), assistant("b")]),
+        (
+            {"messages": [{"role": "developer", "content": "s"}, user("a"), assistant("b")]},
+            [SYSTEM, user("a"), assistant("b")],
+        ),
         ({"prompt": [SYSTEM, user("a")], "completion": [assistant("b")]}, [SYSTEM, user("a"), assistant("b")]),
         ({"instruction": "a", "output": "b"}, [user("a"), assistant("b")]),
         ({"instruction": "a", "input": "", "output": "b", "system": ""}, [user("a"), assistant("b")]),
@@ -56,17 +61,17 @@ def test_four_layouts_mean_messages(record, messages):
 @pytest.mark.parametrize(
     ("record", "problem"),
     [
-        ({"question": "a", "answer": "b"}, "it has no conversations, .* its columns are question, answer"),
+        ({"question": "a", "answer": "b"}, "it has no conversations, .*; it has question, answer"),
         ({"messages": [user("a"), {"role": "user<|im_end|>", "content": "b"}]}, "the role of a message is .* not one"),
         ({"messages": [user("a"), {"role": ["user"], "content": "b"}]}, "the role of a message is .* not one of"),
         ({"messages": [user("a"), assistant("\ud800")]}, "holds no text"),
         ({"messages": [user("a"), {"role": "assistant", "content": None}]}, "holds no text: null"),
         ({"instruction": "a"}, "holds no text: null"),
         ({"conversations": []}, r"its conversations is \[\], and not a list of messages"),
-        ({"messages": None}, "its messages is null, and not a list of messages"),
+        ({"messages": None}, "it has no conversations, .*; it has nothing"),
         ({"messages": ["a", "b"]}, 'a message is "a", and not an object'),
-        ({"instruction": None, "output": "b"}, "its instruction and input hold no text"),
-        ({"prompt": None, "completion": "b"}, "its prompt is null, and neither text nor a list of messages"),
+        ({"instruction": 3, "output": "b"}, "its instruction and input hold no text"),
+        ({"prompt": 3, "completion": "b"}, "its prompt is 3, and neither text nor a list of messages"),
         ({"instruction": "a", "output": "b", "history": [["c"]]}, "its history is .*, and not a list of pairs"),
         ({"messages": [user("a")]}, "there is no answer in it"),
         ({"messages": [user("a"), assistant(" \n")]}, "there is no answer in it"),
@@ -198,10 +203,18 @@ def test_answers_are_cut_at_the_length_and_prompts_never(encoder, tmp_path):
     refused(lambda: examples_of([record, record], encoder, n), "no usable example", told)
 
 
-def test_a_bad_record_is_named_by_its_row(encoder, tmp_path):
+def test_bad_records_are_counted_and_the_first_five_named_by_their_rows(encoder, tmp_path):
     good = {"messages": [user("a"), assistant("b")]}
-    for bad in ({}, {"messages": "text"}, {"messages": [3]}, {"instruction": "a", "history": [["b"]], "output": "c"}):
-        refused(lambda bad=bad: examples_of([good, bad], encoder), "row 2 is not a conversation")
+    bad = [{}, {"messages": "text"}, {"messages": [3]}, {"instruction": "a", "history": [["b"]], "output": "c"}]
+    for one in bad:
+        refused(lambda one=one: examples_of([good, one], encoder), "row 2 is not a conversation")
+    rows = [good, *bad, good, *bad]
+    error = refused(lambda: examples_of(rows, encoder), "8 rows are bad", "row 2 is", "row 7 is", "skip_bad_rows")
+    assert "row 8" not in str(error)
+    count = RowCount("d.jsonl", skips_bad=True)
+    examples = make_examples(rows, Path("d.jsonl"), encoder, None, 1000, count)
+    assert [example.prompt.row for example in examples] == [0, 5]
+    assert "2 of 10 rows are used" in str(count) and "row 2 is not a conversation" in str(count)
 
 
 def test_rows_marked_as_bad_and_rows_with_images_are_left_out(encoder):

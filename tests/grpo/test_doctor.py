@@ -70,17 +70,23 @@ def test_a_healthy_config(config, capsys, tmp_path):
             "model",
             "tokenizer",
             "math",
-            "weights",
             "prompts",
             "prompt",
         ),
-        *("audit", "memory", "sample", "steps", "time", "cost"),
+        *("memory", "weights", "audit", "sample", "steps", "time", "cost"),
     ]
     assert "dishonest answers to 1 rows; paid: none" in seen.text["audit"]
     assert "4 prompts" in seen.text["prompts"] and "GB" in seen.text["memory"]
     assert sorted(tmp_path.rglob("*")) == before
     assert main([str(config)]) == 0
     assert capsys.readouterr().out.count("ok    ") == 17
+
+
+def test_what_is_found_is_shown_at_once_and_memory_before_weights_are_fetched(config, capsys, monkeypatch):
+    shown = []
+    monkeypatch.setattr(trial, "weights", lambda case: shown.append(capsys.readouterr().out) or "there")
+    assert main([str(config), "--memory-gb", "80"]) == 0
+    assert "fits into 80.0 GB" in shown[0] and "audit" not in shown[0]
 
 
 def test_flags_and_keys_may_stand_in_any_order(config, capsys):

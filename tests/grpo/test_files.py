@@ -55,6 +55,9 @@ def test_the_header_tells_the_delimiter_of_a_table(tmp_path, delimiter):
     assert read_records(tmp_path / "d.csv") == wanted
     (tmp_path / "one.txt").write_text("question\nwhat\n")
     assert read_records(tmp_path / "one.txt") == [{"question": "what"}]
+    excel = f"sep={delimiter}\r\n" + text.replace("\r\n", delimiter * 2 + "\r\n")
+    (tmp_path / "excel.csv").write_text(excel, newline="")
+    assert read_records(tmp_path / "excel.csv") == wanted
     (tmp_path / "bad.csv").write_text(f"a{delimiter}b\n1{delimiter}2{delimiter}3\n")
     refused(lambda: read_records(tmp_path / "bad.csv"), "bad.csv:2", "3 fields, and the header 2", repr(delimiter))
 
@@ -244,6 +247,24 @@ def test_a_prompt_may_be_a_list_of_messages(tmp_path, encoder, turns):
     system = [] if turns[0] == SYSTEM else [{"role": "system", "content": "Be brief."}]
     messages = [*system, *turns[:-1], {"role": "user", "content": "Q: Hi."}]
     assert list(prompt.messages) == messages and prompt.text == encoder.prompt(messages)[0]
+
+
+@pytest.mark.parametrize("name", ["messages", "conversations"])
+@pytest.mark.parametrize("turns", [[USER], [SYSTEM, USER], [SYSTEM, USER, ANSWER, USER]])
+def test_the_messages_of_stage_1_are_questions_too(arrow, tmp_path, name, turns):
+    """An answer at their end is the truth, unless a column holds that; Parquet fills the columns of other rows."""
+    rows = [{name: turns}, {name: [*turns, ANSWER]}, {name: [*turns, ANSWER], "answer": "Hi!"}]
+    write_parquet(arrow, tmp_path / "d.parquet", [{"question": None, "answer": None, **row} for row in rows])
+    write_rows(tmp_path / "d.jsonl", rows[:2])
+    for file, truths in (("d.parquet", [None, "Hello.", "Hi!"]), ("d.jsonl", [None, "Hello."])):
+        found = read_rows(tmp_path / file)
+        assert [row.columns.get("answer") for row in found] == truths
+        assert all((row.question, row.before) == ("Hi.", tuple(turns[:-1])) for row in found)
+    for wrong in ([ANSWER], [SYSTEM], [USER, SYSTEM]):
+        write_rows(tmp_path / "d.jsonl", [{name: wrong}])
+        refused(lambda: read_rows(tmp_path / "d.jsonl"), "row 1 holds no conversation that ends with")
+    (row,) = read_rows(write_rows(tmp_path / "d.jsonl", [{name: [*turns, ANSWER], "question": "This?"}]))
+    assert row.question == "This?"
 
 
 def test_a_prompt_that_is_text_has_no_messages(tmp_path, encoder):

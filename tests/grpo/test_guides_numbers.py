@@ -125,7 +125,7 @@ def test_memory_of_knowrl(planned, capsys, tmp_path):
     assert code == 0 and f"80 GB, of which it takes {gigabytes(found['memory']):.0f}" in text, found
     code, found = planned(capsys, "a800.yaml", 24, *OFFLINE)
     assert code == 3 and f"r = 256 needs {gigabytes(found['memory']):.0f} GB" in text, found
-    assert "or set base_weights=int8" in found["memory"]
+    assert "or set base_weights=int8 or nf4" in found["memory"]
     for smaller in (["lora_r=64", "lora_alpha=128"], ["base_weights=int8"]):
         code, found = planned(capsys, "a800.yaml", 24, *OFFLINE, "per_device_train_batch_size=6", *smaller)
         assert code == 0 and " ".join(smaller) in text, found
@@ -133,6 +133,11 @@ def test_memory_of_knowrl(planned, capsys, tmp_path):
     code, found = planned(capsys, "a800.yaml", 21, *OFFLINE, "per_device_train_batch_size=6", *smaller)
     assert code == 3 and "does not fit into 21.0 GB" in found["memory"], found
     assert "or set base_weights=int8" not in found["memory"]
+    keys = ["base_weights=nf4", "lora_r=64", "lora_alpha=128"]
+    code, found = planned(capsys, "a800.yaml", 12, *OFFLINE, *keys)
+    assert code == 0 and "fits into 12.0 GB" in found["memory"] and "12 GB are enough" in text, found
+    code, found = planned(capsys, "math_1.5b.yaml", 6, "base_weights=nf4")
+    assert code == 0 and "fits into 6.0 GB" in found["memory"], found
     data = write_rows(tmp_path / "talk.jsonl", [{"conversations": TALK}])
     code, found = planned(capsys, "a800_sft.yaml", 24, f"dataset_id_or_path={data}", *smaller)
     assert code == 0 and "fits into 24.0 GB" in found["memory"], found
@@ -177,6 +182,7 @@ CARDS = {
     "7B, r = 256, 80 GB": ("a800.yaml", 80, []),
     "7B, r = 64, 24 GB": ("a800.yaml", 24, ["lora_r=64", "lora_alpha=128", "per_device_train_batch_size=6"]),
     "7B in 8 bits, r = 256, 24 GB": ("a800.yaml", 24, ["base_weights=int8", "per_device_train_batch_size=6"]),
+    "7B in 4 bits, r = 64, 12 GB": ("a800.yaml", 12, ["base_weights=nf4", "lora_r=64", "lora_alpha=128"]),
     "1.5B, LoRA, 24 GB": ("math_1.5b.yaml", 24, []),
     "1.5B, all weights, 40 GB": ("math_1.5b.yaml", 40, ["lora_r=0"]),
 }

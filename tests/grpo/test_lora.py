@@ -8,6 +8,7 @@ from making import load, make_group, refused, whole, write_checkpoint
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.packing import pack_batch, pack_tokens
 from grpo.algorithm.schema import POLICY, REFERENCE, Mode
+from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model.adapter import save_adapter, trained_adapter
 from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.lora import Linear, few_zeros
@@ -17,10 +18,10 @@ from grpo.engine.model.weights import projections
 PARTS = {"q_proj": 12, "k_proj": 6, "v_proj": 6}
 
 
-def make_layer(targets=("q_proj", "v_proj"), dropout=0.0, separate=False, int8=False):
+def make_layer(targets=("q_proj", "v_proj"), dropout=0.0, separate=False, held=None):
     """A layer whose parts are one product, or one each."""
     generator = torch.Generator().manual_seed(0)
-    build = Build(LoraSpec(3, 6, dropout, targets), False, torch.float64, "cpu", int8=int8)
+    build = Build(LoraSpec(3, 6, dropout, targets), False, torch.float64, "cpu", FORMATS.get(held))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("grpo.engine.model.lora.MAX_ZERO_SHARE", 0.0 if separate else 1.0)
         layer = Linear(10, PARTS, True, build)
@@ -60,11 +61,11 @@ def twin(layer, x, adapters):
     return torch.cat(outputs, dim=-1)
 
 
-@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("held", [None, "int8", "nf4"])
 @pytest.mark.parametrize(("targets", "separate"), LAYERS)
-def test_forward_and_gradients_equal_the_twin(targets, separate, int8):
+def test_forward_and_gradients_equal_the_twin(targets, separate, held):
     """Also without the adapters, and prepacked for decoding."""
-    layer = make_layer(targets, separate=separate, int8=int8)
+    layer = make_layer(targets, separate=separate, held=held)
     x = torch.randn(7, 10, dtype=torch.float64, requires_grad=True)
     upstream = torch.randn(7, 24, dtype=torch.float64)
     adapters = {part: [half.clone().requires_grad_() for half in layer.adapter(part)] for part in targets}
@@ -132,10 +133,10 @@ def test_dropout_keeps_its_share_and_the_mean():
 
 
 @pytest.mark.parametrize(("targets", "separate"), LAYERS[:-1])
-@pytest.mark.parametrize("int8", [False, True])
-def test_gradients_with_dropout_by_finite_differences(targets, separate, int8):
+@pytest.mark.parametrize("held", [None, "int8", "nf4"])
+def test_gradients_with_dropout_by_finite_differences(targets, separate, held):
     """By x, A and every B, with p = 0.3. y is linear in each of them, so that differences of a large step are exact."""
-    layer = make_layer(targets, dropout=0.3, separate=separate, int8=int8)
+    layer = make_layer(targets, dropout=0.3, separate=separate, held=held)
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(4, 10, generator=generator, dtype=torch.float64, requires_grad=True)
     upstream = torch.randn(4, 24, generator=generator, dtype=torch.float64)

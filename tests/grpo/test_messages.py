@@ -162,8 +162,9 @@ def test_nothing_is_asked_if_no_row_can_be_written(encoders, tmp_path):
         {"function_call": {"name": "look", "arguments": '{"city": "Oslo"}'}},
         {"from": "function_call", "value": '{"name": "look", "arguments": {"city": "Oslo"}}', "role": None},
         {"from": None, "value": None, "tool_calls": [call("look", city="Oslo")], "weight": 1, "name": None},
+        {"tool_calls": [{"id": None, "type": None, **call("look", city="Oslo", unit=None)}], "tool_call_id": None},
     ],
-    ids=["flat", "arguments as text", "calls as text", "older", "LLaMA-Factory's", "filled by Parquet"],
+    ids=["flat", "arguments as text", "calls as text", "older", "LLaMA-Factory's", "Parquet's", "Parquet's inside"],
 )
 def test_all_ways_to_write_a_call_are_one(encoders, given):
     usual = examples_of(encoders["qwen"], {"messages": [ASKED, CALLING]})
@@ -232,4 +233,4 @@ def test_a_registered_file_keeps_calls_and_tools(encoders, tmp_path):
     (tmp_path / "dataset_info.json").write_text(json.dumps({"calls": entry}))
     (source,) = find_sources("calls", "train", str(tmp_path))
     usual = examples_of(encoders["qwen"], {"messages": [ASKED, CALLING], "tools": TOOLS})
-    assert examples_of(encoders["qwen"], *source.read()) == usual
+    assert examples_of(encoders["qwen"], *source.read({})) == usual

@@ -1,6 +1,8 @@
 """Which questions are trained on, and which are held out."""
 
+import json
 from dataclasses import asdict, replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +12,9 @@ from test_benchmarks import GPQA, TRUTHFUL
 from grpo.base.errors import CONFIG, PREFLIGHT
 from grpo.config.load import load_config
 from grpo.data import questions as questions_module
+from grpo.data.conversations import read_conversations
+from grpo.data.count import RowCount
+from grpo.data.files import read_records
 from grpo.data.questions import (
     QuestionData,
     Questions,
@@ -143,6 +148,46 @@ def test_answers_that_are_sentences_are_counted_with_the_first_one(tmp_path):
         assert read.columns["answer"] == ["1,-1"] and not count.notes
 
 
+def test_bad_rows_are_counted_together_and_one_key_leaves_them_out(tmp_path):
+    """Of every kind, in the file that is trained on; a row's number is that in the file."""
+    good = {"question": "a?", "answer": "b"}
+    bad = [3, {"question": None}, {"question": []}, {"question": "a?", "answer": {"text": "b"}}, {}, "x", [1]]
+    data = write_rows(tmp_path / "q.jsonl", [good, *bad, good, *bad[:1], {**good, "question": "last?"}])
+
+    def load(*keys):
+        config = configured(data, *keys)
+        return QuestionData(config).load(Questions.to_train(config), build_rewards(["exact"], asdict(config)))
+
+    named = [f"row {number} " for number in (2, 3, 4, 5, 6)]
+    error = refused(load, "8 rows are bad", *named, "is not an object", "has no question", "exact", "skip_bad_rows")
+    assert "row 7 " not in str(error)
+    rows, count = load("skip_bad_rows=true")
+    assert [row.index for row in rows] == [0, 8, 10] and count.left_out.total() == 8
+    assert "3 of 11 rows are used; left out: 8 bad, the first of which: " in str(count) and "row 2 " in str(count)
+    write_rows(data, bad[1:])
+    refused(lambda: load("skip_bad_rows=true"), "no question is left", "6 bad")
+
+
+DAMAGED = [r"\frac{1}{2}", r"\beta", r"\boxed{3}", r"\theta", r"3 \times 4", r"\text{cm}", r"\nu", r"a \neq b"]
+DAMAGED += [r"\rho", r"\right)", r"\binom{5}{2}", r"\forall x"]
+
+
+@pytest.mark.parametrize("text", DAMAGED)
+def test_what_one_backslash_in_json_leaves_of_a_formula_is_named(tmp_path, text):
+    r"""JSON reads \\f, \\b, \\t, \\n and \\r as control characters: no answer of a model would equal such a truth."""
+    good = "a?\tb\n\nwho\r\nthe rest\nit"
+    for row in (f'{{"question": "a?", "answer": "{text}"}}', f'{{"question": "{text}", "answer": "b"}}'):
+        (tmp_path / "q.jsonl").write_text(json.dumps({"question": good, "answer": "b"}) + "\n" + row)
+        config = configured(tmp_path / "q.jsonl")
+        rows, count = QuestionData(config).load(Questions.to_train(config))
+        assert len(rows) == 2 and "1 rows with control characters" in str(count) and "row 2" in str(count)
+    turns = [f'{{"role": "{role}", "content": "{text}"}}' for role in ("user", "assistant")]
+    (tmp_path / "m.json").write_text(f'[{{"messages": [{", ".join(turns)}]}}]')
+    count = RowCount("m.json")
+    assert list(read_conversations(read_records(tmp_path / "m.json"), Path("m.json"), count))
+    assert "1 rows with control characters" in str(count) and "row 1" in str(count)
+
+
 def test_the_best_answer_of_truthfulqa_may_be_missing(tmp_path):
     config = configured(write_rows(tmp_path / "t.jsonl", [TRUTHFUL, {**TRUTHFUL, "Best Answer": None}]))
     kept, count = QuestionData(config).load(Questions.to_train(config), build_rewards(["exact"], asdict(config)))
@@ -194,13 +239,15 @@ def test_a_prompt_leaves_the_room_of_its_completion(data, tmp_path):
     tokenizer = make_tokenizer(["0? 1? 2?"], tmp_path / "tokenizer")
     policy = SimpleNamespace(model=SimpleNamespace(config=SimpleNamespace(max_positions=100)), tokenizer=tokenizer)
 
-    def prompts(room):
-        config = configured(data, f"max_completion_length={100 - room}", "max_prompt_length=90")
+    def prompts(room, longest=90):
+        config = configured(data, f"max_completion_length={100 - room}", f"max_prompt_length={longest}")
         return load_prompts(QuestionData(config), policy, Questions.to_train(config)).prompts
 
     longest = max(len(prompt.ids) for prompt in prompts(90))
     assert len(prompts(longest)) == 10
-    refused(lambda: prompts(longest - 1), "every prompt is longer")
+    told = f"allowed are {longest - 1}"
+    refused(lambda: prompts(longest - 1), "every prompt is longer", f"{told}: the model's 100 positions without max_c")
+    refused(lambda: prompts(90, longest - 1), "every prompt is longer", f"{told}: max_prompt_length;")
     refused(lambda: prompts(0), "leaves no room for a prompt")
 
 

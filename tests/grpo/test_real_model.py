@@ -135,18 +135,19 @@ def test_the_lines_of_the_readme_teach_a_real_model_to_add(tmp_path):
     assert before == 0.5 and after >= 0.9
 
 
-def test_the_kl_of_a_base_in_8_bits(policy):
+@pytest.mark.parametrize(("held", "least", "most", "alike"), [("int8", 1e-4, 8e-3, 0.93), ("nf4", 0.1, 0.5, 0.65)])
+def test_the_kl_of_a_base_in_few_bits(policy, held, least, most, alike):
     """On the README's English. Measured on 1,024 tokens: 3.1e-3 per token, the same likeliest token in 97 %; a bfloat16
-    model has 8e-4 and 99 % (bench/LOG.md)."""
-    config = TrainConfig(model_name_or_path=NAME, base_weights="int8", lora_r=4)
+    model has 8e-4 and 99 %. In 4 bits 0.29 and 72 %, as with bitsandbytes: its file has 4 bits already, other ones."""
+    config = TrainConfig(model_name_or_path=NAME, base_weights=held, lora_r=4)
     ids, logps = torch.tensor(policy.tokenizer(README.read_text())["input_ids"][:TOKENS]), []
     for model in (policy.model, load_policy(config, torch.device("cpu")).model):
         with torch.no_grad():
             logps.append((hidden_states(model, ids) @ model.head().T).log_softmax(-1))
-    exact, int8 = logps
-    kl = float((exact.exp() * (exact - int8)).sum(-1).mean())
-    assert 1e-4 < kl < 8e-3
-    assert float((exact.argmax(-1) == int8.argmax(-1)).float().mean()) > 0.93
+    exact, rounded = logps
+    kl = float((exact.exp() * (exact - rounded)).sum(-1).mean())
+    assert least < kl < most
+    assert float((exact.argmax(-1) == rounded.argmax(-1)).float().mean()) > alike
 
 
 @pytest.mark.soak

@@ -14,8 +14,8 @@ from grpo.engine.sampling.sampler import Sampler, check_finite
 PROMPTS = [[5, 9, 6], [40], [3, 3, 3, 7, 8, 1, 0, 2, 50, 51, 52], [20, 21], [60, 61, 62, 63]]
 
 
-def policy(folder, dtype=torch.float32, int8=False):
-    return load(folder, rank=4, dtype=dtype, int8=int8)
+def policy(folder, dtype=torch.float32, held=None):
+    return load(folder, rank=4, dtype=dtype, held=held)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
@@ -78,20 +78,20 @@ def scored(model, prompts, done, sampling):
     SamplingParams(25, 1.0, 1.0, 10),
     SamplingParams(25, 0.8, 0.95, 30),
 ], ids=str)  # fmt: skip
-@pytest.mark.parametrize("int8", [False, True])
-def test_logprobs_equal_the_trainers(checkpoint, sampling, int8):
+@pytest.mark.parametrize("held", [None, "int8", "nf4"])
+def test_logprobs_equal_the_trainers(checkpoint, sampling, held):
     """To 1e-5 in float32, with temperature, top-p and top-k: what is scored is the distribution that was sampled
     from."""
-    model = policy(checkpoint, int8=int8)
+    model = policy(checkpoint, held=held)
     done = Sampler(model, [2]).sample(PROMPTS, 4, sampling, list(range(20)))
     theirs, ours = scored(model, PROMPTS, done, sampling)
     assert len(ours) > 100
     assert (theirs - ours).abs().max() <= 1e-5
 
 
-@pytest.mark.parametrize("int8", [False, True])
-def test_bf16_noise_is_small_and_unbiased(checkpoint, int8):
-    model, sampling = policy(checkpoint, torch.bfloat16, int8), SamplingParams(40)
+@pytest.mark.parametrize("held", [None, "int8", "nf4"])
+def test_bf16_noise_is_small_and_unbiased(checkpoint, held):
+    model, sampling = policy(checkpoint, torch.bfloat16, held), SamplingParams(40)
     theirs, ours = scored(model, PROMPTS, Sampler(model, []).sample(PROMPTS, 16, sampling, list(range(80))), sampling)
     difference = theirs - ours
     assert difference.abs().mean() <= 3e-2 and difference.mean().abs() <= 3e-3

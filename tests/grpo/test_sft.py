@@ -108,6 +108,20 @@ def test_credit_answer_trains_the_answer_block_alone(tmp_path, chat_checkpoint):
     assert step["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
 
 
+def test_answers_of_which_credit_answer_trains_nothing_are_left_out(tmp_path, chat_checkpoint):
+    """Their last token is the tag of the block. If there are no others, that is said before the start."""
+    data = write(tmp_path / "rows.jsonl", [[("user", "What?"), ("assistant", "<think>One.</think><answer>2</answer>")]])
+    config, _ = configure(tmp_path, chat_checkpoint, data, credit="answer")
+    encoder = ChatEncoder(load_tokenizer(chat_checkpoint))
+    ((example,), _) = load_examples(config, encoder, 500)
+    ids = example.completions[0].ids
+    cut = next(end for end in range(len(ids)) if encoder.decode(ids[:end]).endswith("<answer>"))
+    limit = len(example.prompt.ids) + cut
+    refused(lambda: load_examples(config, encoder, limit), "leaves nothing to train", "1 answers left out, cut before")
+    ((example,), _) = load_examples(config, encoder, limit + 1)
+    assert example.completions[0].credited_from == cut
+
+
 @pytest.mark.parametrize(
     ("header", "tools", "answer", "trained"),
     [

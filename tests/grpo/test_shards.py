@@ -16,6 +16,7 @@ from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.packing import pack_tokens
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.device.ops import log_softmax_rows
+from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model.build import Build, LoraSpec
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.weights import load_decoder, read_model_config
@@ -199,15 +200,15 @@ BATCH = pack_tokens(whole(make_group((3, 5, 7, 9, 4), (11, 2), (60, 13, 80, 2)),
 
 
 @pytest.mark.parametrize(
-    ("family", "num_shards", "rank", "dtype", "int8", "tolerance"),
+    ("family", "num_shards", "rank", "dtype", "held", "tolerance"),
     [
-        ("llama", 4, 3, torch.float32, False, 5e-6),
-        ("llama", 4, 3, torch.float64, False, 1e-12),
-        ("llama", 4, 3, torch.float64, True, 1e-12),
-        ("qwen3", 2, 3, torch.float64, False, 1e-12),
+        ("llama", 4, 3, torch.float32, None, 5e-6),
+        ("llama", 4, 3, torch.float64, None, 1e-12),
+        ("llama", 4, 3, torch.float64, "int8", 1e-12),
+        ("qwen3", 2, 3, torch.float64, None, 1e-12),
     ],
 )
-def test_gradients_are_those_of_one_process(tmp_path, family, num_shards, rank, dtype, int8, tolerance):
+def test_gradients_are_those_of_one_process(tmp_path, family, num_shards, rank, dtype, held, tolerance):
     """Tied and untied, biases and norms of heads; a vocabulary that cannot be divided.
 
     In 8 bits, shards that have some columns of a row must have found its largest number together.
@@ -219,7 +220,7 @@ def test_gradients_are_those_of_one_process(tmp_path, family, num_shards, rank, 
     write_checkpoint(tmp_path, family, **changes[family])
 
     def work(shard):
-        build = Build(LoraSpec(rank, 2 * rank), False, dtype, "cpu", int8=int8, shard=shard)
+        build = Build(LoraSpec(rank, 2 * rank), False, dtype, "cpu", held=FORMATS.get(held), shard=shard)
         model = load_decoder(tmp_path, build)
         splits, generator = trained_splits(model), torch.Generator().manual_seed(0)
         for linear in model.lora_linears():

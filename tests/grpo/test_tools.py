@@ -358,6 +358,15 @@ def exits(query):
     raise SystemExit(3)
 
 
+async def ends_its_loop(query):
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(3600)
+
+
+async def forgets(query):
+    pass
+
+
 async def waits(query):
     await asyncio.sleep(3600)
 
@@ -366,9 +375,15 @@ async def waits(query):
     (failing, "the shop is closed"),
     (exits, "SystemExit"),
     (lambda query: 10**10_000, "ValueError"),
+    (ends_its_loop, "CancelledError"),
+    (forgets, "returned a NoneType"),
+    (lambda query: None, "returned a NoneType"),
+    (lambda query: b"a", "returned a bytes"),
+    (lambda query: (part for part in query), "returned a generator"),
+    (lambda query: [str.upper, max, object()], "returned a list"),
     (waits, "no answer within 0.2 s (tool_timeout_s)"),
     (lambda query: threading.Event().wait(20), "no answer within 0.2 s (tool_timeout_s)"),
-], ids=["raises", "exits", "no text", "waits", "hangs"])  # fmt: skip
+], ids="raises exits no_text loop async nothing bytes lazy objects waits hangs".split())  # fmt: skip
 def test_a_tool_that_fails_ends_its_completion_with_the_reason(encoder, make_tools, tool, failure):
     completion, call = one_call(encoder, make_tools({"search": tool}, timeout_s=0.2))
     assert failure in call.failure and completion.failure == call.failure and completion.finish_reason == "tool"
@@ -387,9 +402,7 @@ def test_a_child_that_a_tool_forks_ends_with_the_call(encoder, make_tools):
     assert call.result == "3" and not call.failure
 
 
-@pytest.mark.parametrize(
-    "value", ["x" * 10_000_000, 12.5, None, "", ["a", "b"]], ids=["10 MB", "number", "nothing", "empty", "list"]
-)
+@pytest.mark.parametrize("value", ["x" * 10_000_000, 12.5, "", ["a", "b"]], ids=["10 MB", "number", "empty", "list"])
 def test_whatever_a_tool_returns_is_a_text_of_bounded_length(encoder, make_tools, value):
     _, call = one_call(encoder, make_tools({"search": lambda query: value}))
     assert not call.failure and call.end - call.start <= MAX_RESULT + MARKUP
@@ -470,6 +483,13 @@ def test_a_failure_names_the_place_in_the_users_file(encoder, make_tools, tmp_pa
 def test_functions_with_one_text_are_taken():
     for tool in (with_default, bare, search, shout, lambda text: text, str.upper):
         assert as_tool("mine", tool) is tool
+
+
+@pytest.mark.parametrize("token", ["<search>", "</search>"])
+def test_a_tag_is_no_special_token(chat_checkpoint, token):
+    tokenizer = load_tokenizer(chat_checkpoint)
+    tokenizer.add_special_tokens({"additional_special_tokens": [token]})
+    refused(lambda: ToolProtocol(["search"], ChatEncoder(tokenizer), 2, 50), "<search> is a special token")
 
 
 @pytest.mark.parametrize("name", ["./mine.py:answer", "m:result", "<python>:<lambda>", "./mine.py:a-b"])

@@ -111,7 +111,7 @@ def test_folders_that_are_no_checkpoints(tmp_path):
     refused(lambda: load(tmp_path), "not a checkpoint")
     write_checkpoint(tmp_path / "a")
     (tmp_path / "a" / "model.safetensors").rename(tmp_path / "a" / "pytorch_model.bin")
-    refused(lambda: load(tmp_path / "a"), "no safetensors", "pytorch_model.bin")
+    refused(lambda: load(tmp_path / "a"), "no safetensors", "pytorch_model.bin", "AutoModelForCausalLM as M; M.from_")
     (tmp_path / "a" / "model.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{broken}")
     refused(lambda: load(tmp_path / "a"), "cannot be read")
     (tmp_path / "a" / "config.json").write_text("{")

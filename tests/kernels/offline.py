@@ -1,5 +1,6 @@
-"""Compiles every kernel for sm_80 and sm_90 without a GPU, at the shapes of a 1.5B and a 7B model, and prints what came
-out as JSON.
+"""Compiles every kernel for sm_80 and sm_90, or the targets that are given, without a GPU. It prints JSON.
+
+The shapes are those of a 1.5B and a 7B model.
 
 The program's own launch code runs, on CPU tensors; a driver that only knows a target takes the place of the GPU's, and
 each launch compiles and stops. So what is compiled is what will be launched: warps, stages, and the divisibility of
@@ -52,11 +53,11 @@ def launches() -> None:
     """One call of everything that trains or decodes."""
     from grpo.kernels.append_product import append_product
     from grpo.kernels.decode_attention import decode_attention
-    from grpo.kernels.int8_linear import int8_linear
     from grpo.kernels.inverse_cdf import draw_rows
     from grpo.kernels.log_softmax_rows import log_softmax_rows
     from grpo.kernels.merge_attention import merge_attention
     from grpo.kernels.nucleus import thresholds
+    from grpo.kernels.quantised_linear import quantised_linear
     from grpo.kernels.rms_norm import rms_norm
     from grpo.kernels.rotary import rotate, rotate_into_cache
     from grpo.kernels.swiglu import swiglu
@@ -86,7 +87,10 @@ def launches() -> None:
         q8 = torch.zeros(width, width, dtype=torch.int8)
         for rows in (2, 32, 96):
             joint = torch.zeros(rows, width + 256, dtype=BF16)
-            int8_linear(joint, q8, torch.ones(width), torch.zeros(width, 256, dtype=BF16), w.detach())
+            tail = torch.zeros(width, 256, dtype=BF16)
+            quantised_linear(joint, q8, torch.ones(width, 1), tail, w.detach())
+            q4, scale = torch.zeros(width, width // 2, dtype=torch.uint8), torch.ones(width, width // 64)
+            quantised_linear(joint, q4, scale, tail, w.detach(), torch.zeros(16))
     merge_attention(q, torch.zeros(12, 999), q, torch.zeros(12, B), targets)
     rotate(q.requires_grad_(), cos, cos).sum().backward()
     with torch.inference_mode():
@@ -159,7 +163,8 @@ def rows_for(capability: int) -> list[dict]:
 
 def main() -> None:
     with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as targets:
-        json.dump([row for rows in targets.map(rows_for, (80, 90)) for row in rows], sys.stdout)
+        capabilities = [int(argument) for argument in sys.argv[1:]] or [80, 90]
+        json.dump([row for rows in targets.map(rows_for, capabilities) for row in rows], sys.stdout)
 
 
 if __name__ == "__main__":

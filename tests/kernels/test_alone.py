@@ -4,15 +4,16 @@ of no rows there is nothing."""
 import pytest
 import torch
 from grpo.kernels.decode_attention import decode_attention
-from grpo.kernels.int8_linear import int8_linear
 from grpo.kernels.inverse_cdf import PIECE, draw_rows
 from grpo.kernels.log_softmax_rows import TILE, log_softmax_rows
 from grpo.kernels.nucleus import thresholds
+from grpo.kernels.quantised_linear import quantised_linear
 from grpo.kernels.rms_norm import rms_norm
 from grpo.kernels.swiglu import swiglu
 
+from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model.build import Build
-from grpo.engine.model.weight import Int8Weight
+from grpo.engine.model.weight import QuantisedWeight
 
 ROWS = 5
 
@@ -22,7 +23,7 @@ def random(*shape, dtype=torch.float32):
 
 
 def weight(device):
-    made = Int8Weight(Build(None, False, torch.float16, device), 70, 129).rows()
+    made = QuantisedWeight(Build(None, False, torch.float16, device, FORMATS["int8"]), 70, 129).rows()
     made.copy_(random(70, 129))
     return made
 
@@ -51,9 +52,9 @@ CASES = {  # the rows that are given; and the results, one for each row
         [random(ROWS, 12, 64), *random(2, ROWS, 2, 210, 64), torch.tensor([1, 200, 131, 64, 65])],
         lambda q, k, v, lengths: [decode_attention(q, k, v, lengths, 210, 3)],
     ),
-    "int8_linear": (
+    "quantised_linear": (
         [random(ROWS, 129, dtype=torch.float16)],
-        lambda x: [int8_linear(x, (W := weight(x.device)).q_OI, W.scale_O, W.tail_OR, None)],
+        lambda x: [quantised_linear(x, (W := weight(x.device)).q_OX, W.scale_OX, W.tail_OR, None)],
     ),
     "rms_norm": ([random(ROWS, 16)], lambda x: rms_norm(x, random(16).to(x.device), 1e-6)[:1]),
     "swiglu": ([random(2, ROWS, 40)[0], random(ROWS, 40)], lambda gate, up: [swiglu(gate, up)]),

@@ -12,6 +12,7 @@ from grpo.engine.attention import choice, decode
 from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.device import kernel_choice
 from grpo.engine.device.capture import WARM_UPS, CudaCapture
+from grpo.policy import choose_dtype
 
 
 def missing():
@@ -121,6 +122,18 @@ def test_why_triton_fails_is_said_whole(monkeypatch):
     monkeypatch.setitem(sys.modules, "grpo.kernels.rms_norm", SimpleNamespace(rms_norm=fails))
     monkeypatch.setattr(kernel_choice, "_waves", lambda *shape, device: torch.ones(shape))
     assert kernel_choice.triton_problem.__wrapped__() == f"Triton failed: RuntimeError: {'x' * 300} and why"
+
+
+def test_a_card_before_sm_80_has_torchs_operations_and_float16(monkeypatch):
+    """Triton multiplies there without tensor cores, and its tiles spill hundreds of registers."""
+    normed = torch.nn.functional.rms_norm(torch.ones(3, 100), (100,))
+    monkeypatch.setattr("triton.knobs.runtime.interpret", False)
+    monkeypatch.setitem(sys.modules, "grpo.kernels.rms_norm", SimpleNamespace(rms_norm=lambda *_: (normed, None)))
+    monkeypatch.setattr(kernel_choice, "_waves", lambda *shape, device: torch.ones(shape))
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (7, 5))
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation: False)
+    assert "sm_75" in kernel_choice.triton_problem.__wrapped__()
+    assert choose_dtype("auto", torch.device("cuda")) == torch.float16
 
 
 @pytest.mark.gpu

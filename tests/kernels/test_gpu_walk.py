@@ -82,6 +82,7 @@ MEMORY = {  # a model, and the GB of its device
     "7b r=256": (CASES["7b r=256"], 84.9),
     "7b r=256, 40 GB": (CASES["7b r=256"], 40.0),
     "7b r=256 int8": (CASES["7b r=256 int8"], 40.0),
+    "7b r=256 nf4": (CASES["7b r=256 nf4"], 24.0),
     "7b r=64, 2 shards": (CASES["7b r=64, 2 shards"], 40.0),
     "1.5b r=64": (CASES["1.5b r=64"], 24.0),
     "1.5b r=64, attention": (Case("1.5b", 64, ALL_PROJECTIONS[:4]), 24.0),

@@ -31,6 +31,7 @@ from grpo.config.options import TrainConfig
 from grpo.engine.attention import choice
 from grpo.engine.device import kernel_choice, peers
 from grpo.engine.device.draw import SamplingParams
+from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model import lora
 from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
@@ -191,7 +192,7 @@ class Case:
     shape: str
     rank: int
     targets: tuple[str, ...] = ALL_PROJECTIONS
-    int8: bool = False
+    held: str | None = None
     shards: int = 1
 
     def build(self, num_layers: int = 0) -> Decoder:
@@ -200,7 +201,9 @@ class Case:
         config = replace(config, num_layers=num_layers or config.num_layers)
         shard = Shard(self.shards - 1, self.shards) if self.shards > 1 else ALONE
         spec = LoraSpec(self.rank, 2 * self.rank, targets=self.targets)
-        return make_decoder(config, Build(spec, False, torch.bfloat16, "meta", int8=self.int8, shard=shard))
+        return make_decoder(
+            config, Build(spec, False, torch.bfloat16, "meta", held=FORMATS.get(self.held), shard=shard)
+        )
 
 
 CASES = {
@@ -208,7 +211,8 @@ CASES = {
     "7b r=64": Case("7b", 64),
     "1.5b r=64": Case("1.5b", 64),
     "1.5b r=16": Case("1.5b", 16),
-    "7b r=256 int8": Case("7b", 256, int8=True),
+    "7b r=256 int8": Case("7b", 256, held="int8"),
+    "7b r=256 nf4": Case("7b", 256, held="nf4"),
     "7b r=64, 2 shards": Case("7b", 64, shards=2),
 }
 ROWS, PROMPT, ANSWER = 24, 225, 1024  # sequences decoded together, and their tokens

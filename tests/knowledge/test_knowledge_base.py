@@ -2,6 +2,8 @@
 
 import os
 import re
+import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -209,3 +211,27 @@ def test_a_forked_child_opens_its_own_connections(base):
         os._exit(0 if is_same and num_open() == inherited + 1 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert base.search("Salt March") == expected
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows cannot fork")
+def test_a_process_forks_while_its_threads_search(base):
+    """A child would else find a lock of SQLite taken for ever, about once in ten times."""
+    expected, is_over = base.search("Salt March"), threading.Event()
+
+    def search():
+        while not is_over.is_set():
+            base.lookup("AleX")
+            base.search("band from Oslo")
+
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            pool.submit(search)
+        codes = set()
+        for _ in range(30):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(30)
+                os._exit(0 if base.search("Salt March") == expected else 1)
+            codes.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        is_over.set()
+    assert codes == {0}

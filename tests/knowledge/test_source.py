@@ -101,6 +101,18 @@ def test_tables_are_read_as_data_sets_are(tmp_path):
     assert [len(document.text) for document in read_source(path)] == [len(article)]
 
 
+def test_the_texts_of_a_folder_are_documents_under_their_names(tmp_path):
+    (tmp_path / "towns").mkdir()
+    texts = {"Alex.txt": b"One.", "towns/Oslo.MD": "\ufeff# Oslo\nå".encode(), "z.txt": b"\xff", "empty.md": b" "}
+    for name, text in (texts | {"note.pdf": b"%PDF", ".hidden": b"x"}).items():
+        (tmp_path / name).write_bytes(text)
+    passed = []
+    alex, empty, oslo, bad = read_source(tmp_path, passed.append)
+    assert (alex, oslo) == (Document(1, "Alex", "One."), Document(3, "Oslo", "# Oslo\nå"))
+    assert empty == Skip(2, "empty title or text: empty.md") and "UTF-8" in bad.reason and "z.txt" in bad.reason
+    assert passed[-1] == sum(map(len, texts.values()))
+
+
 def piped(content: bytes) -> list:
     """The rows of a pipe that holds this content."""
     reader, writer = os.pipe()
@@ -123,7 +135,6 @@ def test_a_pipe_is_read_unless_it_holds_a_database(ours):
 )
 def test_an_unreadable_file_is_an_error(tmp_path, content):
     if content is None:
-        refused(lambda: list(read_source(tmp_path)), "cannot read the source")
         refused(lambda: list(read_source(tmp_path / "none.json")), "cannot read the source")
     else:
         refused(lambda: read(tmp_path, content), "cannot read the source")

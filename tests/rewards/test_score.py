@@ -28,7 +28,7 @@ ROWS = [
 def graded(rows, *names):
     scorer = Scorer(build_rewards(names, {}))
     try:
-        return score_rows(rows, scorer, encoder(TrainConfig()))
+        return score_rows(rows, scorer, encoder(TrainConfig()), Path("rows.jsonl"))
     finally:
         scorer.close()
 

@@ -43,6 +43,9 @@ def triton_problem() -> str:
     except Exception as problem:  # a compiler has many ways to fail, and torch's own operations do as well
         first_line = str(problem).partition("\n")[0]
         return f"Triton failed: {type(problem).__name__}: {first_line}"
+    major, minor = torch.cuda.get_device_capability()
+    if major < 8:
+        return f"they are made for sm_80 and later, and this is sm_{major}{minor}"
     return "" if wrong < LARGEST_ERROR else f"Triton's results are off by {wrong:.1e}"
 
 

@@ -14,10 +14,11 @@ from torch import Tensor
 from grpo.engine.device import products
 from grpo.engine.device.draw import NO_CUT, SamplingParams, draw, uniforms
 from grpo.engine.device.kernel_choice import HALF, on_cpu, uses_kernels
+from grpo.engine.device.quantised import QuantisedRows, levels_of
 from grpo.kernels.cpu import Panels
 
 CACHE_BYTES = 2 << 20  # of float32 logits that a CPU works on at a time, so that they stay in its cache
-FEW_ROWS = 256  # up to so many, a product with a weight in 8 bits is bound by reading it; above, dequantising is cheap
+FEW_ROWS = 256  # up to so many, a product with a weight in few bits waits for reading it; above, dequantising is cheap
 CosSin = tuple[Tensor, Tensor]  # cos_T1E and sin_T1E of the tokens' positions
 SpareColumns = tuple[int, int]  # copies of a product's input, and columns to leave free to the right of each
 Packed: TypeAlias = Tensor | Panels  # a weight as `prepack` returns it
@@ -168,44 +169,17 @@ def merge_attention(
     lse_HT.index_copy_(1, token_X, both_HX)
 
 
-# --- weights in 8 bits ---------------------------------------------------------------------------------------------
+# --- weights in 8 or 4 bits ----------------------------------------------------------------------------------------
 
 
-def int8_linear(
-    x_TX: Tensor,
-    q_OI: Tensor,
-    scale_O: Tensor,
-    tail_OR: Tensor,
-    bias_O: Tensor | None,
-    scratch: Tensor | None,
-) -> Tensor:
-    """Return x [scale q | tail]ᵀ + b. For few rows it is a kernel, which multiplies by the same rounded numbers."""
+def quantised_linear(x_TX: Tensor, weight: QuantisedRows, bias_O: Tensor | None) -> Tensor:
+    """Return x [W | tail]ᵀ + b. For few rows it is a kernel, which multiplies by the same rounded numbers."""
     if x_TX.dtype in HALF and len(x_TX) <= FEW_ROWS and uses_kernels(x_TX):
-        from grpo.kernels import int8_linear as kernel
+        from grpo.kernels import quantised_linear as kernel
 
-        return kernel.int8_linear(x_TX, q_OI, scale_O, tail_OR, bias_O)
-    return linear(x_TX, dequantise(q_OI, scale_O, tail_OR, scratch), bias_O)
-
-
-@torch.no_grad()
-def dequantise(q_OI: Tensor, scale_O: Tensor, tail_OR: Tensor, scratch: Tensor | None) -> Tensor:
-    """Return [scale q | tail] in the dtype of the tail, in the memory of `scratch` if there is some.
-
-    On a CPU it works on parts of q, since torch would first convert all of it.
-    """
-    O, I = q_OI.shape
-    dtype = tail_OR.dtype
-    shape = torch.Size((O, I + tail_OR.shape[1]))
-    if scratch is None:
-        scratch = torch.empty(shape, dtype=dtype, device=q_OI.device)
-    dense_OX = scratch.view(-1)[: shape.numel()].view(shape)
-    scale_O1 = scale_O[:, None].to(torch.promote_types(dtype, torch.float32))
-    size = O if q_OI.is_cuda else max(1, CACHE_BYTES // (8 * I))
-    for start in range(0, O, size):
-        part = slice(start, start + size)
-        torch.mul(q_OI[part], scale_O1[part], out=dense_OX[part, :I])
-    dense_OX[:, I:] = tail_OR
-    return dense_OX
+        levels = levels_of(weight.held, x_TX.device)
+        return kernel.quantised_linear(x_TX, weight.q_OX, weight.scale_OX, weight.tail_OR, bias_O, levels)
+    return linear(x_TX, weight.dequantise(), bias_O)
 
 
 # --- logits --------------------------------------------------------------------------------------------------------

@@ -141,11 +141,19 @@ def _is_pair(found: dict[str, torch.Tensor]) -> bool:
     return bool(A.isfinite().all() and B.isfinite().all())
 
 
+def _of_module(config: dict, patterns: str, module: str, default: float) -> float:
+    """Return a setting of a projection. The keys of patterns are regular expressions, as in PEFT."""
+    named = config.get(patterns) or {}
+    fitting = [value for pattern, value in named.items() if re.match(rf"(.*\.)?({pattern})$", module)]
+    return float(fitting[0] if fitting else default)
+
+
 def _scale(config: dict, module: str, rank: int) -> float:
-    """Return alpha / r of a projection. The keys of `alpha_pattern` are regular expressions, as in PEFT."""
-    patterns = config.get("alpha_pattern") or {}
-    fitting = [value for pattern, value in patterns.items() if re.match(rf"(.*\.)?({pattern})$", module)]
-    alpha = float(fitting[0] if fitting else config.get("lora_alpha", rank))
+    """Return alpha / r of a projection. ValueError if its factors have another r than the settings say."""
+    r = _of_module(config, "rank_pattern", module, config.get("r", rank))
+    if r != rank:
+        raise ValueError(f"the settings say r = {r:g} for {module}, whose factors have {rank}")
+    alpha = _of_module(config, "alpha_pattern", module, config.get("lora_alpha", rank))
     return alpha / (rank**0.5 if config.get("use_rslora") else rank)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from grpo.engine.device.quantised import Format
 from grpo.engine.parallel.shard import ALONE, Shard
 
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -34,7 +35,7 @@ class LoraSpec:
 class Build:
     """The settings of every module: adapters, if any; whether the weights themselves are trained; dtype and device.
 
-    int8: whether the projections' own weights are held in 8 bits. They are then frozen.
+    held: how the projections' own weights are held in few bits, if they are. They are then frozen.
     shard: this process among those that share the model; sizes given to modules are those of its part.
     """
 
@@ -42,7 +43,7 @@ class Build:
     train_weights: bool
     dtype: torch.dtype
     device: torch.device | str
-    int8: bool = False
+    held: Format | None = None
     shard: Shard = ALONE
 
 

@@ -15,7 +15,7 @@ A step of decoding multiplies few rows by large weights. So a layer packs its we
 What it computes is the same, Eq. 15, bit for bit, with exceptions in float32 on a CPU: kernels in C, where there are
 any, add in another order, and a layer with an adapter multiplies by a merged copy, W + s B A. float32 has the digits
 for that. The copy saves x Aᵀ and a copy of x in every product: a tenth of generation if the layers are thin. Log-probs
-of sampler and trainer then differ by float32 rounding. Weights in 8 bits (`base_weights: int8`) are never merged.
+of sampler and trainer then differ by float32 rounding. Weights in few bits (`base_weights`) are never merged.
 """
 
 from collections.abc import Iterator
@@ -28,8 +28,9 @@ from grpo.algorithm.schema import POLICY, Mode
 from grpo.engine.device import ops
 from grpo.engine.device.ops import Packed, SpareColumns, prepack
 from grpo.engine.device.products import Product, add_product, linear, weight_gradient
+from grpo.engine.device.quantised import QuantisedRows
 from grpo.engine.model.build import Build, LoraSpec
-from grpo.engine.model.weight import Int8Rows, Int8Weight, Weight, dense, frozen_linear, master_dtype
+from grpo.engine.model.weight import QuantisedWeight, Weight, dense, frozen_linear, master_dtype
 from grpo.engine.parallel.shard import ALONE
 
 # A product for several parts may hold this many zeros off the diagonal of s B; with more, each part has its own.
@@ -75,9 +76,9 @@ class Linear(nn.Module):
             num_columns = rank
 
         self.trains_weight = build.train_weights and not adapted
-        self.weight: Weight | Int8Weight
-        if build.int8:
-            self.weight = Int8Weight(build, out_features, in_features, num_columns)
+        self.weight: Weight | QuantisedWeight
+        if build.held:
+            self.weight = QuantisedWeight(build, out_features, in_features, num_columns)
         else:
             self.weight = Weight(build, out_features, in_features, trained=self.trains_weight, tail=num_columns)
         self.bias = Weight(build, out_features, trained=self.trains_weight) if bias else None
@@ -89,7 +90,7 @@ class Linear(nn.Module):
         self.number = 0  # among the model's adapted layers, set by the model; makes their dropout masks differ
 
         # While sampling; see `sampling`.
-        self.packed: list[Packed | Int8Rows] = []  # of each product
+        self.packed: list[Packed | QuantisedRows] = []  # of each product
         self.packed_A_RI: Packed | None = None
         self.room: SpareColumns | None = None  # in x, for x Aᵀ: how many copies of x, and columns beside each of them
 
@@ -151,7 +152,7 @@ class Linear(nn.Module):
 
     # --- weights of a part -------------------------------------------------------------------------------------------
 
-    def base(self, part: str) -> tuple[Tensor | Int8Rows, Tensor | None]:
+    def base(self, part: str) -> tuple[Tensor | QuantisedRows, Tensor | None]:
         """Return views of a part's own weight [O, I] and bias [O], to read and write."""
         rows = self.out_slices[part]
         bias_O = None if self.bias is None else self.bias.stored[rows]
@@ -217,8 +218,8 @@ class Linear(nn.Module):
             return
         for rows, ranks in self.products:
             weight_OX = self.weight.rows(rows, _width(ranks))
-            # Packed copies of weights in 8 bits would take the memory that 8 bits save.
-            self.packed.append(weight_OX if isinstance(weight_OX, Int8Rows) else prepack(weight_OX))
+            # Packed copies of weights in few bits would take the memory that these save.
+            self.packed.append(weight_OX if isinstance(weight_OX, QuantisedRows) else prepack(weight_OX))
         self.packed_A_RI = prepack(A_RI)
         num_augmented = self._num_augmented()
         if num_augmented == len(self.products):

@@ -33,8 +33,8 @@ ENOUGH = {"cuda": 4096, "mps": 1024, "cpu": 1024}
 LARGEST_MICRO_BATCH = {"cuda": 32768, "mps": 4096, "cpu": 4096}  # tokens; larger ones are not faster
 CHUNK = {"cuda": 2048, "mps": 256, "cpu": 256}  # tokens whose logits exist at the same time, if memory allows
 LARGER = (  # what to do if a model does not fit
-    "use a device with more memory or a smaller model; lower lora_r; base_weights=int8 halves a model in bfloat16; "
-    "torchrun with tensor_parallel_size shares it among devices"
+    "use a device with more memory or a smaller model; lower lora_r; base_weights=int8 halves a model in bfloat16, and "
+    "nf4 quarters it; torchrun with tensor_parallel_size shares it among devices"
 )
 RECOMPUTE_LEVELS = ("none", "mlp", "all")
 T = TypeVar("T")

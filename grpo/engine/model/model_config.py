@@ -30,6 +30,7 @@ FAMILIES = {
     "qwen2": Family(qkv_bias=True, o_bias=False),
     "qwen3": Family(qk_norm=True),
 }
+BITSANDBYTES = "bitsandbytes"
 LARGEST = {  # far more than any model has; a config.json with larger values is damaged or malicious
     "vocab_size": 10**7,
     "hidden_size": 10**6,
@@ -82,6 +83,12 @@ class ModelConfig:
         if not 0 <= self.norm_eps < 1 or not all(bool(table.isfinite().all()) for table in tables):
             raise ValueError("rms_norm_eps or the rope settings give numbers that are not finite")
 
+    @property
+    def held(self) -> str:
+        """Return how the file holds the projections: "nf4", "int8" (quantization_config of bitsandbytes), or ""."""
+        quantised = self.raw.get("quantization_config") or {}
+        return "nf4" if quantised.get("load_in_4bit") else "int8" if quantised.get("load_in_8bit") else ""
+
     @classmethod
     def from_hf(cls, raw: Json) -> "ModelConfig":
         """Read a parsed config.json. UserError (exit 3) if it needs something that this decoder does not compute."""
@@ -112,11 +119,12 @@ class ModelConfig:
 def _check_supported(raw: Json) -> None:
     """Raise UserError (exit 3) if a checkpoint needs something that this decoder does not compute."""
     family, activation = raw.get("model_type"), raw.get("hidden_act", "silu")
+    method = (raw.get("quantization_config") or {"quant_method": BITSANDBYTES}).get("quant_method")
     unsupported = {
         f"model_type {family!r}": family not in FAMILIES,
         "sliding-window attention": _has_window(raw),
         f"activation {activation!r}": activation != "silu",
-        "a quantised checkpoint": raw.get("quantization_config"),
+        f"weights quantised by {method}": method != BITSANDBYTES,
     }
     problems = [what for what, is_needed in unsupported.items() if is_needed]
     if problems:

@@ -1,25 +1,22 @@
-"""The weights of a model: in its dtype, trained by way of a float32 master; or frozen in 8 bits.
+"""The weights of a model: in its dtype, trained by way of a float32 master; or frozen in 8 or 4 bits.
 
 bf16 keeps 8 bits of a number: an update below 0.4 % of a weight would be rounded away. So the optimizer changes a
 float32 master, and `refresh()` copies it into the tensor that the products use.
 
-In 8 bits, W = scale q: whole numbers from -127 to 127, and a float32 scale per row (2208.07339). Only storage changes,
-not arithmetic: a product first writes [scale q | s B] in the model's dtype, and then multiplies as in Eq. 15. So
-sampler and trainer multiply by the same numbers, and the adapter's small change is added inside the product, where sums
-are float32. One scratch tensor, as large as the largest of these matrices, serves all of them.
+In few bits (device/quantised.py) a product first writes [W | s B] in the model's dtype, and then multiplies as in
+Eq. 15. So sampler and trainer multiply by the same numbers, and the adapter's small change is added inside the product,
+where sums are float32. One scratch tensor, as large as the largest of these matrices, serves all of them.
 """
-
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from grpo.engine.device import ops
 from grpo.engine.device.ops import Packed, prepack
+from grpo.engine.device.peers import Peers
+from grpo.engine.device.quantised import QuantisedRows
 from grpo.engine.model.build import Build
-from grpo.engine.parallel.shard import ALONE, Shard
 
-STEPS = 127  # from zero to a row's largest value
 ALL = slice(None)
 
 
@@ -117,49 +114,13 @@ class _StraightThrough(torch.autograd.Function):
         return grad.to(ctx.dtype), None
 
 
-# --- 8 bits ----------------------------------------------------------------------------------------------------------
+# --- in 8 or 4 bits --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Int8Rows:
-    """Rows of an Int8Weight, as views: q [O, I], scale [O] and the columns beside W, tail [O, R].
+class QuantisedWeight(nn.Module):
+    """A frozen matrix [W | tail], W in few bits and `tail` columns in the model's dtype. Its methods are a Weight's.
 
-    scratch: memory to dequantise into; None for fresh memory.
-    input_shard: this process among those that have columns of W, under the same scale.
-    """
-
-    q_OI: Tensor
-    scale_O: Tensor
-    tail_OR: Tensor
-    scratch: Tensor | None = None
-    input_shard: Shard = ALONE
-
-    @property
-    def shape(self) -> torch.Size:
-        """Return the shape of W alone."""
-        return self.q_OI.shape
-
-    def numel(self) -> int:
-        return self.q_OI.numel()
-
-    @torch.no_grad()
-    def copy_(self, weight_OI: Tensor) -> None:
-        """Set W to this matrix, rounded to the nearest steps of each row. All shards of its columns call this."""
-        exact_OI = weight_OI.to(self.scale_O.device, torch.float32)
-        largest_O = exact_OI.abs().amax(dim=1)
-        scale_O = self.input_shard.stack(largest_O).amax(dim=0) / STEPS
-        self.scale_O.copy_(torch.where(scale_O > 0, scale_O, 1.0))
-        self.q_OI.copy_((exact_OI / self.scale_O[:, None]).round_())
-
-    def dequantise(self) -> Tensor:
-        """Return [W | tail] in the model's dtype. It is valid until the next call of any weight of the model."""
-        return ops.dequantise(self.q_OI, self.scale_O, self.tail_OR, self.scratch)
-
-
-class Int8Weight(nn.Module):
-    """A frozen matrix [W | tail] with W in 8 bits, and `tail` columns in the model's dtype. Its methods are a Weight's.
-
-    input_shard: as in Int8Rows.
+    input_peers: as in QuantisedRows.
     """
 
     q: Tensor
@@ -168,22 +129,30 @@ class Int8Weight(nn.Module):
 
     def __init__(self, build: Build, num_rows: int, width: int, tail: int = 0):
         super().__init__()
-        self.input_shard = ALONE
-        self.register_buffer("q", torch.zeros(num_rows, width, dtype=torch.int8, device=build.device))
-        self.register_buffer("scale", torch.ones(num_rows, device=build.device))
-        self.register_buffer("tail", torch.zeros(num_rows, tail, dtype=build.dtype, device=build.device))
+        assert build.held is not None
+        self.held = held = build.held
+        self.input_peers: Peers | None = None
+        dtype = torch.uint8 if held.levels else torch.int8
+
+        def zeros(columns: int, dtype: torch.dtype) -> Tensor:
+            return torch.zeros(num_rows, columns, dtype=dtype, device=build.device)
+
+        self.register_buffer("q", zeros(width // held.per_byte, dtype))
+        self.register_buffer("scale", zeros(held.num_blocks(width), torch.float32) + 1)
+        self.register_buffer("tail", zeros(tail, build.dtype))
         self.scratch: Tensor | None = None
 
-    def rows(self, rows: slice = ALL, tail: int = 0) -> Int8Rows:
+    def rows(self, rows: slice = ALL, tail: int = 0) -> QuantisedRows:
         """Return views of these rows of W, with the first `tail` columns beside it."""
-        return Int8Rows(self.q[rows], self.scale[rows], self.tail[rows, :tail], self.scratch, self.input_shard)
+        parts = self.q[rows], self.scale[rows], self.tail[rows, :tail]
+        return QuantisedRows(self.held, *parts, self.scratch, self.input_peers)
 
     def tail_rows(self, rows: slice = ALL) -> Tensor:
         """Return a view of these rows of the columns beside W, to read and to write."""
         return self.tail[rows]
 
-    def prepack(self) -> Int8Rows:
-        """Return W as it is: a packed copy would take the memory that 8 bits save."""
+    def prepack(self) -> QuantisedRows:
+        """Return W as it is: a packed copy would take the memory that few bits save."""
         return self.rows()
 
     def release(self) -> None:
@@ -191,24 +160,23 @@ class Int8Weight(nn.Module):
 
 
 def share_scratch(model: nn.Module) -> None:
-    """Give all Int8Weights of a model one tensor to dequantise into, as large as the largest needs."""
-    weights = [module for module in model.modules() if isinstance(module, Int8Weight)]
+    """Give all QuantisedWeights of a model one tensor to dequantise into, as large as the largest needs."""
+    weights = [module for module in model.modules() if isinstance(module, QuantisedWeight)]
     if weights:
-        size = max(weight.q.numel() + weight.tail.numel() for weight in weights)
+        size = max(weight.rows().numel() + weight.tail.numel() for weight in weights)
         scratch = torch.empty(size, dtype=weights[0].tail.dtype, device=weights[0].tail.device)
         model.register_buffer("scratch", scratch)
         for weight in weights:
             weight.scratch = scratch
 
 
-def dense(weight: Tensor | Int8Rows) -> Tensor:
-    """Return a weight as a tensor to use at once: see `Int8Rows.dequantise`."""
-    return weight.dequantise() if isinstance(weight, Int8Rows) else weight
+def dense(weight: Tensor | QuantisedRows) -> Tensor:
+    """Return a weight as a tensor to use at once: see `QuantisedRows.dequantise`."""
+    return weight.dequantise() if isinstance(weight, QuantisedRows) else weight
 
 
-def frozen_linear(x_TX: Tensor, weight_OX: Packed | Int8Rows, bias_O: Tensor | None = None) -> Tensor:
-    """Compute x Wᵀ + b, outside autograd; the weight may be prepacked, or in 8 bits."""
-    if isinstance(weight_OX, Int8Rows):
-        w = weight_OX
-        return ops.int8_linear(x_TX, w.q_OI, w.scale_O, w.tail_OR, bias_O, w.scratch)
+def frozen_linear(x_TX: Tensor, weight_OX: Packed | QuantisedRows, bias_O: Tensor | None = None) -> Tensor:
+    """Compute x Wᵀ + b, outside autograd; the weight may be prepacked, or in few bits."""
+    if isinstance(weight_OX, QuantisedRows):
+        return ops.quantised_linear(x_TX, weight_OX, bias_O)
     return ops.linear(x_TX, weight_OX, bias_O)

@@ -11,11 +11,13 @@ from safetensors import SafetensorError, safe_open
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.progress import counted, counting
 from grpo.base.storage import read_json, save_tensors, write_json
+from grpo.engine.device.quantised import QuantisedRows
+from grpo.engine.model.bitsandbytes import unpacked
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder, RMSNorm
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.weight import Int8Rows, master_dtype
+from grpo.engine.model.weight import master_dtype
 from grpo.engine.parallel.shard import Shard, Split
 from grpo.engine.parallel.shared_decoder import make_decoder
 from grpo.engine.parallel.splits import split_of, splits_of_adapter
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 FILE_BYTES = 5_000_000_000
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 NAMES_SHOWN = 8
+CONVERT = (  # transformers reads a pickle's weights, and nothing else that it may hold
+    'python -c "from transformers import AutoModelForCausalLM as M; '
+    "M.from_pretrained('{folder}', dtype='auto').save_pretrained('{folder}')\""
+)
 EMBEDDING = "model.embed_tokens.weight"
 NORMS = {  # of a layer: our name and Hugging Face's
     "attention_norm": "input_layernorm",
@@ -62,7 +68,7 @@ def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -
     pairs = adapter.pairs if adapter else {}
     is_meta = torch.device(build.device).type == "meta"
     tied = None  # a head in the file, though config.json says that it is the embedding
-    for name, stored in counted(read_tensors(folder), len(named), f"loading {folder}", "tensors"):
+    for name, stored in counted(unpacked(lambda: read_tensors(folder)), len(named), f"loading {folder}", "tensors"):
         shape = torch.Size(stored.get_shape())
         if name not in named:
             is_head = model.config.tied_head and name == "lm_head.weight"
@@ -122,9 +128,9 @@ def _do_not_fit(folder: Path, problems: list[str]) -> UserError:
     )
 
 
-def named_tensors(model: Decoder) -> dict[str, torch.Tensor | Int8Rows]:
+def named_tensors(model: Decoder) -> dict[str, torch.Tensor | QuantisedRows]:
     """Map Hugging Face's name of each tensor in the checkpoint to the model's view of that tensor."""
-    named: dict[str, torch.Tensor | Int8Rows] = {EMBEDDING: model.embedding.stored}
+    named: dict[str, torch.Tensor | QuantisedRows] = {EMBEDDING: model.embedding.stored}
     named["model.norm.weight"] = model.norm.weight.stored
     if model.untied_head is not None:
         named["lm_head.weight"] = model.untied_head.stored
@@ -174,7 +180,7 @@ def save_checkpoint(
             read(name)
         return
     folder.mkdir(parents=True, exist_ok=True)
-    raw = {key: value for key, value in model.config.raw.items() if key != "torch_dtype"}
+    raw = {key: value for key, value in model.config.raw.items() if key not in ("torch_dtype", "quantization_config")}
     raw["dtype"] = str(dtype).removeprefix("torch.")
     write_json(folder / "config.json", raw)
     shapes = {name: shard.whole_shape(tensor.shape, splits[name]) for name, tensor in named.items()}
@@ -216,9 +222,9 @@ def write_tensors(
 
 
 @torch.no_grad()
-def _merged(tensor: torch.Tensor | Int8Rows, linear: Linear | None, part: str) -> torch.Tensor:
+def _merged(tensor: torch.Tensor | QuantisedRows, linear: Linear | None, part: str) -> torch.Tensor:
     """Return a checkpoint tensor with its adapter merged, if it has one: W + s B A."""
-    assert isinstance(tensor, torch.Tensor)  # 8 bits are never saved: see Policy.save_merged
+    assert isinstance(tensor, torch.Tensor)  # few bits are never saved: see Policy.save_merged
     if linear is None or part not in linear.rank_slices:
         return tensor.detach()
     A, B = linear.adapter(part)
@@ -237,7 +243,7 @@ def read_tensors(folder: Path) -> Iterator[tuple[str, Any]]:
         raise UserError(
             f"{folder} holds no safetensors weights",
             f"found {', '.join(pickled) or 'none'}; pickled weights can run code and are not read",
-            "convert them with transformers: model.save_pretrained(folder)",
+            f"convert them, if you trust them: {CONVERT.format(folder=folder)}",
             PREFLIGHT,
         )
     for path in (folder / file for file in files):

@@ -14,7 +14,7 @@ from grpo.base.errors import PREFLIGHT, UserError
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.weight import Int8Weight
+from grpo.engine.model.weight import QuantisedWeight
 from grpo.engine.parallel.shard import Split
 from grpo.engine.parallel.softmax import split_log_softmax_rows
 
@@ -65,8 +65,8 @@ class SharedDecoder(Decoder):
                 module.register_forward_hook(collect)
             for linear in (block.attention.o, block.mlp.down):
                 linear.input_shard = shard
-                if isinstance(linear.weight, Int8Weight):
-                    linear.weight.input_shard = shard
+                if isinstance(linear.weight, QuantisedWeight):
+                    linear.weight.input_peers = shard
         self.norm.register_forward_hook(spread_to_head)
 
     def embed(self, ids_T: Tensor) -> Tensor:

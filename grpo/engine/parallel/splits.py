@@ -3,15 +3,15 @@
 import torch
 from torch import nn
 
+from grpo.engine.device.quantised import QuantisedRows
 from grpo.engine.model.build import ALL_PROJECTIONS
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.weight import Int8Rows
 from grpo.engine.parallel.shard import Split
 
 SPLIT_BY_INPUTS = ("o_proj", "down_proj")  # the shards share the inputs of these, and the outputs of the others
 
 
-def split_of(model: Decoder, name: str, part: torch.Tensor | Int8Rows) -> Split | None:
+def split_of(model: Decoder, name: str, part: torch.Tensor | QuantisedRows) -> Split | None:
     """Return how the shards share a tensor of a checkpoint; None if each has all of it.
 
     name: Hugging Face's. part: what this shard has of it, or a tensor of that shape.

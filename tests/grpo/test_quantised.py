@@ -1,10 +1,10 @@
-"""base_weights: int8. The frozen weights in 8 bits: results against float64, memory, what is merged and saved."""
+"""base_weights: the frozen weights in 8 or 4 bits. Results against float64, memory, what is merged and saved."""
 
 import json
 
 import pytest
 import torch
-from grpo.kernels.reference import int8_rows
+from grpo.kernels.reference import int8_rows, nf4_rows
 from making import (
     load,
     make_group,
@@ -25,9 +25,10 @@ from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.packing import pack_batch
 from grpo.doctor.__main__ import main as doctor
 from grpo.engine.device.products import onednn_dtypes
+from grpo.engine.device.quantised import FORMATS, QuantisedRows
 from grpo.engine.model.adapter import save_adapter, trained_adapter
 from grpo.engine.model.build import Build
-from grpo.engine.model.weight import Int8Rows, Int8Weight, dense
+from grpo.engine.model.weight import QuantisedWeight, dense
 from grpo.engine.model.weights import named_tensors, projections
 from grpo.evaluate import main as evaluate
 from grpo.export import export
@@ -42,34 +43,55 @@ def test_rows_are_rounded_to_steps_of_their_own():
     """Steps of max / 127: exact at the largest number, off by half a step elsewhere; a row of zeros stays so."""
     W = torch.randn(50, 40, generator=torch.Generator().manual_seed(1)) * torch.logspace(-6, 6, 50)[:, None]
     W[7] = 0
-    rows = Int8Weight(Build(None, False, torch.float64, "cpu"), 50, 40).rows()
+    rows = QuantisedWeight(Build(None, False, torch.float64, "cpu", FORMATS["int8"]), 50, 40).rows()
     rows.copy_(W)
     found, step = rows.dequantise(), W.double().abs().amax(dim=1, keepdim=True) / 127
-    assert rows.q_OI.dtype == torch.int8 and rows.scale_O.dtype == torch.float32 and rows.shape == W.shape
+    assert rows.q_OX.dtype == torch.int8 and rows.scale_OX.dtype == torch.float32 and rows.shape == W.shape
     assert torch.equal(found, int8_rows(W)) and (found - W).abs().le(0.5001 * step).all() and not found[7].any()
     largest = W.abs().argmax(dim=1, keepdim=True)
     torch.testing.assert_close(found.gather(1, largest), W.double().gather(1, largest))
-    assert (rows.q_OI.abs().amax(dim=1)[W.any(dim=1)] == 127).all() and (rows.scale_O > 0).all()
+    assert (rows.q_OX.abs().amax(dim=1)[W.any(dim=1)] == 127).all() and (rows.scale_OX > 0).all()
 
 
-def rounded_twin(folder, rank, **lora):
+@pytest.mark.parametrize("width", [192, 40])
+def test_numbers_are_rounded_to_levels_of_their_block(width):
+    """Of 64 numbers, or of the common divisor of 64 and the width. Zeros stay so; a second time changes nothing."""
+    W = torch.randn(50, width, generator=torch.Generator().manual_seed(1)) * torch.logspace(-6, 6, 50)[:, None]
+    W[7] = 0
+    rows = QuantisedWeight(Build(None, False, torch.float64, "cpu", FORMATS["nf4"]), 50, width).rows()
+    rows.copy_(W)
+    found = rows.dequantise()
+    assert rows.q_OX.shape == (50, width // 2) and rows.shape == W.shape and not found[7].any()
+    torch.testing.assert_close(found, nf4_rows(W), rtol=1e-6, atol=0)
+    rows.copy_(found)
+    assert torch.equal(rows.dequantise(), found)
+
+
+TWINS = {"int8": int8_rows, "nf4": nf4_rows}
+
+
+def rounded_twin(folder, rank, held, **lora):
     """The model in float64, with every weight of its projections rounded by the twin."""
     model = load(folder, rank=rank, dtype=torch.float64, **lora)
     for linear, part in projections(model).values():
         weight, _ = linear.base(part)
-        weight.copy_(int8_rows(weight))
+        weight.copy_(TWINS[held](weight))
     return model
 
 
-@pytest.mark.parametrize("recompute", ["none", "mlp", "all"])
+@pytest.mark.parametrize("held", TWINS)
 @pytest.mark.parametrize(
-    ("family", "lora"),
-    [("qwen2", {}), ("qwen3", {"targets": ("q_proj", "down_proj")}), ("llama", {"layers": (1,)})],
+    ("family", "lora", "recompute"),
+    [
+        ("qwen2", {}, "none"),
+        ("qwen3", {"targets": ("q_proj", "down_proj")}, "mlp"),
+        ("llama", {"layers": (1,)}, "all"),
+    ],
 )
-def test_log_probs_and_gradients_of_a_model_equal_float64(tmp_path, family, lora, recompute):
+def test_log_probs_and_gradients_of_a_model_equal_float64(tmp_path, family, lora, recompute, held):
     """Also through layers and projections without adapters, and when activations are computed again."""
     write_checkpoint(tmp_path, family)
-    ours, slow = load(tmp_path, rank=4, int8=True, **lora), rounded_twin(tmp_path, 4, **lora)
+    ours, slow = load(tmp_path, rank=4, held=held, **lora), rounded_twin(tmp_path, 4, held, **lora)
     ours.recompute = recompute
     batch, found = (
         pack_batch(whole(make_group((5, 9, 6), [7, 3], [8, 2, 4], loss_weight=[0.2, 0.3], advantage=[0.0, 0.0]))),
@@ -83,9 +105,9 @@ def test_log_probs_and_gradients_of_a_model_equal_float64(tmp_path, family, lora
     assert (logp - slow_logp).abs().max() <= 2e-5 and len(gradients) == len(slow_gradients) > 2
     for ours_, slow_ in zip(gradients, slow_gradients, strict=True):
         assert (ours_ - slow_).norm() <= 1e-5 * slow_.norm() + 1e-7
-    kept = load(tmp_path, rank=4, int8=True, **lora)
+    kept = load(tmp_path, rank=4, held=held, **lora)
     assert kept.embedding.value.dtype == kept.head().dtype == torch.float32
-    assert not any(isinstance(part, Int8Rows) for name, part in named_tensors(kept).items() if "proj" not in name)
+    assert not any(isinstance(part, QuantisedRows) for name, part in named_tensors(kept).items() if "proj" not in name)
 
 
 # --- memory --------------------------------------------------------------------------------------------------------
@@ -106,19 +128,21 @@ def test_a_process_takes_what_is_counted(tmp_path):
 from pathlib import Path
 import grpo.trainer
 from grpo.engine.device.draw import SamplingParams
+from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model.build import Build, LoraSpec
 from grpo.engine.model.weights import load_decoder, read_model_config
 from grpo.engine.sampling.sampler import Sampler
 read_model_config(Path({str(tmp_path)!r}))  # which imports a part of transformers
 torch.ones(64, 64).bfloat16() @ torch.ones(64, 64).bfloat16()
-def measure(int8):
+def measure(held):
     before = status("VmRSS")
-    model = load_decoder(Path({str(tmp_path)!r}), Build(LoraSpec(8, 8), False, torch.bfloat16, "cpu", int8=int8))
+    build = Build(LoraSpec(8, 8), False, torch.bfloat16, "cpu", FORMATS.get(held))
+    model = load_decoder(Path({str(tmp_path)!r}), build)
     loaded, peak = status("VmRSS") - before, []
     Sampler(model, []).sample([[5, 6]], 2, SamplingParams(4), [1, 2], lambda *_: peak.append(status("VmRSS") - before))
     return loaded, max(peak), sum(tensor.nbytes for tensor in model.buffers())
 """
-    (plain, plain_peak, plain_counted), (int8, int8_peak, int8_counted) = measured_in_forks(code, [(False,), (True,)])
+    (plain, plain_peak, plain_counted), (int8, int8_peak, int8_counted) = measured_in_forks(code, [(None,), ("int8",)])
     assert 0.9 < plain / plain_counted < 1.3 and 0.9 < int8 / int8_counted < 1.3
     # Without oneDNN's bfloat16, nothing is prepacked while sampling.
     most = 0.55 if torch.bfloat16 in onednn_dtypes() else 0.75
@@ -199,7 +223,7 @@ def test_an_export_says_how_the_merged_checkpoint_differs_from_the_run(runs, tmp
     folder, _, _ = runs
     export_command([str(folder / "complete"), str(tmp_path / "merged"), "--merge", "--dtype", "bfloat16"])
     told = capsys.readouterr().err
-    assert "while the run trained with them in 8 bits" in told and "rounded to bfloat16" in told
+    assert "while the run trained with them in int8" in told and "rounded to bfloat16" in told
 
 
 def test_a_resumed_run_keeps_its_weights_in_8_bits(runs):

@@ -1,16 +1,20 @@
-"""Products of few rows with a weight in 8 bits, against float64; rows and columns beyond the matrices are NaN."""
+"""Products of few rows with a weight in 8 or 4 bits, against float64; rows and columns beyond the matrices are NaN."""
 
 import pytest
 import torch
-from grpo.kernels.int8_linear import MOST_ROWS, int8_linear
-from grpo.kernels.reference import int8_rows, lora_linear
+from grpo.kernels.quantised_linear import MOST_ROWS, quantised_linear
+from grpo.kernels.reference import int8_rows, lora_linear, nf4_rows
 
 from grpo.engine.device import ops
+from grpo.engine.device.quantised import FORMATS, levels_of
 from grpo.engine.model.build import Build
-from grpo.engine.model.weight import Int8Weight
+from grpo.engine.model.weight import QuantisedWeight
+
+TWINS = {"int8": int8_rows, "nf4": nf4_rows}
+HELD = pytest.mark.parametrize("held", TWINS)
 
 
-def problem(rows, outputs, inputs, columns, dtype, device):
+def problem(rows, outputs, inputs, columns, dtype, device, held="int8"):
     """The input [x | h], with other numbers to its right, the weight, and the numbers that it was made of."""
     generator = torch.Generator().manual_seed(rows * outputs)
 
@@ -18,7 +22,7 @@ def problem(rows, outputs, inputs, columns, dtype, device):
         return torch.randn(*shape, generator=generator).to(dtype).to(device)
 
     exact = random(outputs, inputs)
-    weight = Int8Weight(Build(None, False, dtype, device), outputs, inputs, columns)
+    weight = QuantisedWeight(Build(None, False, dtype, device, FORMATS[held]), outputs, inputs, columns)
     weight.rows().copy_(exact)
     weight.tail.copy_(random(outputs, columns))
     wide = torch.full((rows, inputs + columns + 8), float("nan"), dtype=dtype, device=device)
@@ -27,21 +31,23 @@ def problem(rows, outputs, inputs, columns, dtype, device):
 
 
 def kernel(x, weight, bias=None):
-    return int8_linear(x, weight.q_OI, weight.scale_O, weight.tail_OR, bias)
+    levels = levels_of(weight.held, x.device)
+    return quantised_linear(x, weight.q_OX, weight.scale_OX, weight.tail_OR, bias, levels)
 
 
-SHAPES = [(1, 1, 1, 0), (5, 40, 24, 3), (17, 33, 300, 0), (MOST_ROWS + 3, 70, 129, 140)]
+SHAPES = [(1, 1, 2, 0), (5, 40, 24, 3), (17, 33, 320, 0), (MOST_ROWS + 3, 70, 130, 140)]
 
 
+@HELD
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_equals_the_twin(device, shape, dtype):
+def test_equals_the_twin(device, shape, dtype, held):
     """y = x Wᵀ + h tailᵀ + b: the twin's A picks h out of the input."""
     if device == "cpu" and dtype == torch.bfloat16:
         pytest.skip("the interpreter multiplies bfloat16's bits as integers")
-    x, weight, bias, exact = problem(*shape, dtype, device)
+    x, weight, bias, exact = problem(*shape, dtype, device, held)
     _, outputs, inputs, columns = shape
-    W = torch.cat([int8_rows(exact), torch.zeros(outputs, columns, device=device)], dim=1)
+    W = torch.cat([TWINS[held](exact.cpu()).to(device), torch.zeros(outputs, columns, device=device)], dim=1)
     A = torch.eye(inputs + columns, device=device)[inputs:]
     error = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 6e-3}[dtype]
     for b in (None, bias):
@@ -49,9 +55,10 @@ def test_equals_the_twin(device, shape, dtype):
         assert (kernel(x, weight, b).double() - wanted).norm() <= error * wanted.norm()
 
 
-def test_it_multiplies_by_the_numbers_that_training_uses(device):
+@HELD
+def test_it_multiplies_by_the_numbers_that_training_uses(device, held):
     """Exactly: with a unit vector as input, the output is a column of the dequantised weight."""
-    _, weight, _, _ = problem(1, 40, 16, 4, torch.float16, device)
+    _, weight, _, _ = problem(1, 40, 16, 4, torch.float16, device, held)
     units = torch.eye(20, dtype=torch.float16, device=device)
     assert torch.equal(kernel(units, weight).T, weight.dequantise())
 
@@ -75,8 +82,10 @@ def test_the_slope_of_an_adapters_first_step(device):
 ])  # fmt: skip
 def test_it_is_used_for_few_rows_in_half_precision(switch_kernels_on, monkeypatch, rows, dtype, is_used):
     calls = []
-    monkeypatch.setattr("grpo.kernels.int8_linear.int8_linear", lambda *given: calls.append(given) or given[0])
+    monkeypatch.setattr(
+        "grpo.kernels.quantised_linear.quantised_linear", lambda *given: calls.append(given) or given[0]
+    )
     switch_kernels_on()
     x, weight, _, _ = problem(rows, 8, 16, 0, dtype, "cpu")
-    ops.int8_linear(x, weight.q_OI, weight.scale_O, weight.tail_OR, None, None)
+    ops.quantised_linear(x, weight, None)
     assert bool(calls) == is_used
