@@ -37,8 +37,8 @@ class Rollout:
     """Sample the groups of each step, and have them graded.
 
     prompts: of the data. order: of those that are taken. sampling: the sampler's parameters. decode: tokens to text.
-    ranks: all processes of the run. replicas: those that sample other prompts. total_steps: of the run, for the rewards of users. phase: surrounds
-    "time/generate" and "time/reward".
+    ranks: all processes of the run. replicas: those that sample other prompts. total_steps: of the run, for the rewards
+    of users. phase: surrounds "time/generate" and "time/reward".
     """
 
     settings: Settings
