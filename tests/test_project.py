@@ -390,6 +390,10 @@ def test_the_readme_leads_to_all_others():
     assert len(OTHERS) > 7 and not set(OTHERS) - linked
 
 
+def test_the_readme_stays_one_page():
+    assert len(FIRST.splitlines()) <= 220
+
+
 def test_the_readme_names_every_file_of_the_textbook():
     files = {path.name for path in (ROOT / "grpo" / "algorithm").glob("*.py")} - {"__init__.py"}
     assert not [name for name in files if name not in FIRST]
