@@ -118,6 +118,12 @@ def test_search_over_everything(base, query, title):
     assert base.search(query)[0].title == title
 
 
+def test_titles_of_stop_words_and_of_letters_with_strokes_are_found(make_base):
+    titles = ["The Who", "It", "AT&T", "Łódź"]
+    with KnowledgeBase(make_base(dict.fromkeys(titles, "The band of four towns."))) as base:
+        assert [base.search(query)[0].title for query in ("The Who", "It", "AT&T", "Lodz")] == titles
+
+
 def test_results_are_ordered_stable_and_no_more_than_k_wherever_they_are_sought(base, documents):
     query = "letter of the Polish alphabet in Oslo"
     for k in (1, 2, 3):
