@@ -257,6 +257,15 @@ def test_paths_are_used_as_they_are_and_nonsense_is_refused(tmp_path):
         refused(lambda name=name: fetch_model(name), "does not exist")
 
 
+def test_a_path_that_no_system_takes_is_said(tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for use in (lambda: fetch_model("a" * 5000), lambda: fetch_data("a" * 5000), (tmp_path / "loop").resolve):
+        with pytest.raises((OSError, RuntimeError)) as error:
+            use()
+        code, said = describe(error.value)
+        assert code == 3 and "a path cannot be used" in said and "fix: shorten it, or correct the link" in said
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_weights_that_are_not_finite_are_refused(tmp_path, bad):
     write_checkpoint(tmp_path)
