@@ -13,6 +13,7 @@ import torch
 from making import hidden_states, load, refused, write_checkpoint
 from safetensors.torch import load_file, save_file
 
+from grpo.base.errors import describe
 from grpo.data.hub import fetch_data, fetch_model
 from grpo.engine.model import weights
 from grpo.engine.model.build import Build
