@@ -14,22 +14,28 @@ function of a notebook, exists only in the program: the configuration says so, a
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from grpo.base.errors import CONFIG, PREFLIGHT, UserError, explained, reason
-from grpo.config.load import load_config, to_text
+from grpo.base.errors import CONFIG, NO_STREAM, PREFLIGHT, UserError, WithoutSecrets, as_user_error, explained, reason
+from grpo.config.load import is_known, load_config, to_text
+from grpo.config.options import TrainConfig
 from grpo.config.values import expand_variables
 from grpo.data.files import Record, plain, row_error
 from grpo.data.objects import Objects
 from grpo.evaluation.held_out import Measurement
-from grpo.tools.functions import as_tool
+from grpo.run.libraries import usual_modes
+from grpo.tools.environment import methods_of
 from grpo.train import train as run_training
-from rewards.own import OBJECT, as_function, name_function, short_name
+from rewards.own import OBJECT, as_function, made, name_function, short_name
 from rewards.registry import BUILT_IN
 
 Rows = str | os.PathLike | Iterable[Mapping[str, Any]]
@@ -38,11 +44,20 @@ Check = Callable[[str, Any], Callable]
 DEFAULT_OUTPUT = "runs/python"
 ENDINGS = {"dataset_id_or_path": ".rows.jsonl", "eval_dataset_id_or_path": ".held_out.jsonl"}  # of files of rows
 PARAMETERS = {"model_name_or_path": "model", "dataset_id_or_path": "rows", "reward_funcs": "rewards"}
-TRL_NAMES = {"train_dataset": "dataset_id_or_path", "eval_dataset": "eval_dataset_id_or_path"}
+TRL_NAMES = {
+    "train_dataset": "dataset_id_or_path",
+    "eval_dataset": "eval_dataset_id_or_path",
+    "environment_factory": "environment",
+    "processing_class": "tokenizer_name_or_path",
+}
 HOW_ROWS = (
     'give a list of rows such as {"question": …, "answer": …}, one data set of them, or the path of a file; '
-    "of a table of Arrow, table.to_pylist()"
+    'of a DatasetDict, one of its data sets, such as data["train"]; of a table of Arrow, table.to_pylist()'
 )
+CHOICES = {one.name: one.metadata["choices"] or () for one in fields(TrainConfig)}
+OF_PYTHON = {"true": "True", "false": "False", "null": "None"}
+_DOCTOR = re.compile(r"(; )?`python -m grpo\.doctor CONFIG\b[^`]*`[^;]*")  # there is no such file
+_SETTING = re.compile(r"\b([a-z_]+)(=|: )([a-z./~][^\s;,()`]*)")
 
 
 @dataclass(frozen=True)
@@ -78,14 +93,60 @@ def train(
     list, a data set, or a table of pandas. rewards: one or several: built-in names,
     `path/file.py:function`, or what can be called as TRL calls a function. The objects themselves are called.
     keys: any other key of grpo/config/options.py, also in TRL's forms: `train_dataset`, `reward_funcs`, `eval_dataset`,
-    `args=GRPOConfig(...)`, `peft_config=LoraConfig(...)`, and `tools=[...]`, functions of one text. output_dir: by
-    default that of `args`, or runs/python.
+    `args=GRPOConfig(...)`, `peft_config=LoraConfig(...)`, `tools=[...]` (functions), and `environment_factory=Shop`
+    (what makes an object for each completion). output_dir: by default that of `args`, or runs/python.
     """
     named = dict(zip((*PARAMETERS, "output_dir"), (model, rows, rewards, output_dir), strict=True))
+    with _called_by_a_program():
+        return _train(named, keys)
+
+
+@contextmanager
+def _called_by_a_program() -> Iterator[None]:
+    """Give the code inside torch's usual modes, and a stderr; what it raises is a UserError, in words of Python.
+
+    No traceback shows it with what it came from, which may hold a secret: that is in debug.log.
+    """
+    stderr = WithoutSecrets(sys.stderr, *NO_STREAM)
+    try:
+        with usual_modes(), redirect_stderr(stderr):
+            yield
+    except Exception as error:
+        if os.environ.get("GRPO_TRACEBACK"):
+            raise
+        found = as_user_error(error)
+        raise UserError(*map(_in_python, (found.what, found.why, found.fix)), found.exit_code) from None
+
+
+def _in_python(text: str) -> str:
+    """Return a message with settings as a program writes them.
+
+    >>> _in_python("set credit: answer, bf16=true or device=cpu")
+    'set credit="answer", bf16=True or device="cpu"'
+    """
+
+    def rewritten(found: re.Match) -> str:
+        key, sign, value = found.groups()
+        is_setting = key in CHOICES and (sign == "=" or value in (*OF_PYTHON, *CHOICES[key]))
+        written = OF_PYTHON.get(value, f'"{value}"')
+        return f"{key}={written}" if is_setting else found[0]
+
+    return _SETTING.sub(rewritten, _DOCTOR.sub("", text))
+
+
+def _train(named: dict[str, Any], keys: dict[str, Any]) -> Result:
+    """Train as a run of the command does, and return the result."""
     settings = _settings({name: value for name, value in named.items() if value is not None}, keys)
     folder = Path(settings["output_dir"]).absolute()  # a user's reward may change the directory
-    functions = _name_functions(settings, ("reward_funcs", "eval_reward_funcs"), as_function)
-    tools = _name_functions(settings, ("tools",), as_tool)
+    environment = settings.get("environment")
+    check = lambda name, function: function if function is environment else as_function(name, function)  # noqa: E731
+    functions = _name_functions(settings, ("reward_funcs", "eval_reward_funcs"), check)
+    tools = _name_functions(settings, ("tools",), partial(made, "tool"))
+    if callable(environment):
+        named = _name_functions(settings, ("environment",), methods_of)
+        (settings["environment"],) = settings["environment"]
+        named = dict.fromkeys(named, environment)
+        functions, tools = functions | named, tools | named
     records = _take_rows(settings, folder)
     settings = _plain(settings)
     config, notices = load_config(settings)
@@ -109,8 +170,9 @@ def _settings(named: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
         settings[own] = value
     for name, value in settings.items():
         if is_dataclass(value) and hasattr(value, "to_dict"):
-            theirs = {key: part for key, part in value.to_dict().items() if part is not None and key not in settings}
-            settings[name] = theirs
+            usual = {one.name: one.default for one in fields(value)}
+            said = {key: part for key, part in value.to_dict().items() if is_known(key) or part != usual.get(key)}
+            settings[name] = {key: part for key, part in said.items() if part is not None and key not in settings}
     args = settings.get("args")
     theirs = args.pop("output_dir", None) if isinstance(args, dict) else None
     folder = settings.get("output_dir") or theirs or DEFAULT_OUTPUT
@@ -184,8 +246,9 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(
             f"train() cannot use the objects given as {', '.join(PARAMETERS.get(name, name) for name in refused)}",
             f"a run can be repeated from files, and no file holds a {' or a '.join(dict.fromkeys(refused.values()))}",
-            "save a model or a tokenizer with save_pretrained(FOLDER), and give FOLDER; leave out callbacks and other "
-            "objects: keys are texts, numbers, lists and mappings",
+            "save a model or a tokenizer with save_pretrained(FOLDER), and give model=FOLDER or "
+            "tokenizer_name_or_path=FOLDER; leave out callbacks and other objects: keys are texts, numbers, lists and "
+            "mappings",
             CONFIG,
         )
     return values

@@ -24,7 +24,6 @@ from grpo.base.errors import UserError, describe, run_main
 from grpo.base.progress import check_output, command_parser, say_next
 from grpo.base.storage import write_json, write_lines, write_log_lines
 from grpo.config.options import TrainConfig
-from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import load_prompts, prepare_rewards
 from grpo.engine.device.distributed import choose_device
 from grpo.engine.device.draw import SamplingParams
@@ -40,7 +39,7 @@ from grpo.evaluation.task import Task, make_task
 from grpo.run.log import completion_records
 from grpo.run.messages import tell
 from grpo.run.saved import load_saved
-from grpo.tools.functions import build_tools
+from grpo.tools.functions import build_tools, tool_encoder
 from grpo.tools.tools import unavailable
 from rewards.format import parse
 from rewards.registry import built_in
@@ -79,7 +78,8 @@ def _generate(task: Task, scorer: Scorer, n: int, temperature: float, without_to
     positions = max(len(prompt.ids) for prompt in prompts) + config.max_completion_length
     num_slots = memory.choose_num_sequences(policy.model, MAX_SEQUENCES, positions, memory.free_bytes(device))
     absent = dict.fromkeys(config.tools, unavailable) if without_tools else {}
-    tools = build_tools(config, ChatEncoder(policy.tokenizer), absent)
+    objects = task.data.objects.tools
+    tools = build_tools(config, tool_encoder(config, policy.tokenizer, objects), absent)
     sampling = SamplingParams(config.max_completion_length, temperature, top_p=config.top_p, top_k=config.top_k)
     sampler = Sampler(policy.model, policy.eos_ids, num_slots, tools=tools)
     with closing(tools) if tools else nullcontext():

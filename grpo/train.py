@@ -17,7 +17,6 @@ from grpo.base.progress import say_next
 from grpo.config.load import parse_arguments
 from grpo.config.options import TrainConfig
 from grpo.data.objects import NO_OBJECTS, Objects
-from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import (
     QuestionData,
     Questions,
@@ -40,7 +39,7 @@ from grpo.run.metrics import completion_metrics, credit_metrics, tool_metrics
 from grpo.run.run import Run
 from grpo.run.saved import start_of
 from grpo.sft import cold_start
-from grpo.tools.functions import build_tools
+from grpo.tools.functions import build_tools, tool_encoder
 from grpo.trainer import Source, Trainer, load_trained
 from rewards.scorer import Scorer
 
@@ -81,8 +80,10 @@ class GrpoTrainer(Trainer):
         self.scorer = scorer or prepare_rewards(data, run.say)
         super().__init__(config, run, policy, optimizer, load_questions(data, policy, self.scorer, run), reference)
         stop = run.signals.stop_with_shards
-        encoder, shard = ChatEncoder(policy.tokenizer), run.ranks.shard
+        encoder, shard = tool_encoder(config, policy.tokenizer, data.objects.tools), run.ranks.shard
         self.tools = build_tools(config, encoder, data.objects.tools, shard)
+        if self.tools:
+            run.say(f"tools are called {self.tools.shown()}")
         self.sampler = Sampler(policy.model, policy.eos_ids, self.plan.num_sequences, stop, self.tools)
         self.sampler.prepare(self.plan.num_sequences, self.longest, config.max_completion_length)
         self.make_learner = make_learner
@@ -107,6 +108,7 @@ class GrpoTrainer(Trainer):
             replicas=self.replicas,
             total_steps=self.total_steps,
             phase=self.phase,
+            begin=self.sampler.reset,
         )
         self.learner = self.make_learner(**self.parts(step), rollout=self.rollout, reference=self.reference)
 
@@ -120,7 +122,7 @@ class GrpoTrainer(Trainer):
             **learned.meter.result(self.replicas),
             **scorer.take_metrics(),
         }
-        if self.config.tools:
+        if self.tools:
             metrics |= tool_metrics(groups)
         if self.config.credit == "sentence":
             metrics |= credit_metrics(groups)

@@ -9,6 +9,7 @@ import hashlib
 import os
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 from contextlib import suppress
@@ -133,9 +134,10 @@ def _load(folder: Path | None) -> ctypes.CDLL:
     compiler = shlex.split(os.environ.get("CC") or "cc")
     key = _digest(SOURCE.read_bytes() + " ".join([*compiler, *COMPILE]).encode())
     # A name ends in the digest of its file: what a full disk or a power cut left behind must not be loaded.
-    for kept in folder.glob(f"cpu-{key}-*.so") if folder else ():
-        if kept.stem == f"cpu-{key}-{_digest(kept.read_bytes())}":
-            return ctypes.CDLL(str(kept))
+    for kept in folder.glob(f"cpu-{key}-*.so") if folder and _is_mine(folder) else ():
+        with suppress(OSError):
+            if _is_mine(kept) and kept.stem == f"cpu-{key}-{_digest(kept.read_bytes())}":
+                return ctypes.CDLL(str(kept))
     with tempfile.TemporaryDirectory() as scratch:
         path = _compile(compiler, Path(scratch))
         if folder:
@@ -158,11 +160,21 @@ def _compile(compiler: list[str], scratch: Path) -> Path:
 
 def _keep(made: Path, target: Path) -> Path:
     """Copy a file to its place in one step: another process may do the same now."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         copy = shutil.copy(made, scratch)
+        os.chmod(copy, 0o700)  # whatever the umask
         os.replace(copy, target)
     return target
+
+
+def _is_mine(path: Path) -> bool:
+    """Return whether a file or folder is this user's, and nobody else may write it: what is loaded runs."""
+    if not (path.is_file() or path.is_dir()):  # reading a pipe would never end
+        return False
+    found = path.stat()
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return not hasattr(os, "getuid") or (found.st_uid == os.getuid() and not found.st_mode & others)  # not on Windows
 
 
 def _digest(content: bytes) -> str:

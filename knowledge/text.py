@@ -6,6 +6,7 @@ import unicodedata
 from grpo.base.text import encodable
 
 _RAISED = re.compile("[⁰¹²³⁴-⁹]+")
+_STROKES = str.maketrans({"ł": "l", "ø": "o", "đ": "d", "ħ": "h", "ŧ": "t", "ı": "i", "æ": "ae", "œ": "oe"})
 _ACCENTS = re.compile("[\u0300-\u036f]")
 
 
@@ -30,11 +31,11 @@ def compatible(text: str) -> str:
 
 
 def fold(text: str) -> str:
-    """Remove case, full-width forms and Latin, Greek and Cyrillic accents: "Ｃａｆé" -> "cafe".
+    """Remove case, full-width forms and Latin, Greek and Cyrillic accents: "Ｃａｆé" -> "cafe", "Łódź" -> "lodz".
 
     The marks of other scripts stay.
     """
     if text.isascii():
         return text.lower()
-    text = unicodedata.normalize("NFKD", text).casefold()
+    text = unicodedata.normalize("NFKD", text).casefold().translate(_STROKES)
     return unicodedata.normalize("NFC", _ACCENTS.sub("", text))

@@ -32,3 +32,16 @@ OPENERS = tuple(
     In On At As From For But And Yet Then However Also Although After Before When While Where If Since
     """.split()
 )
+
+# Numbers and months in words, in lower case.
+ONES = {
+    word: number
+    for number, word in enumerate(
+        """
+        zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
+        eighteen nineteen
+        """.split()
+    )
+}
+TENS = dict(zip("twenty thirty forty fifty sixty seventy eighty ninety".split(), range(20, 100, 10), strict=True))
+MONTHS = "january february march april may june july august september october november december".split()

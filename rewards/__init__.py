@@ -5,8 +5,10 @@ lies below the trainer: schema, errors, storage, devices, processes; the command
 and configurations as the trainer does. `grpo` imports this folder. Read in this order:
 
     registry.py     what a reward is; names to rewards
-    own.py          users' own functions: found by name or passed as objects, called as TRL does, within a deadline
+    own.py          users' own functions: found by name or passed as objects, called as TRL does
+    deadline.py     their deadline
     format.py       one <think> block, one <answer> block, perhaps a <confidence>, nothing else
+    environment.py  what an environment of the user's says of its completion
     own_words.py    what a completion says itself, apart from calls of tools; what these cost
     exact.py        the answer equals the truth after normalisation
     choice.py       the answer names the letter of the right choice
@@ -19,5 +21,6 @@ and configurations as the trainer does. `grpo` imports this folder. Read in this
     services.py     checks judge, knowledge base, decomposer and verifier
     scorer.py       rewards at work while other completions are still being generated
     score.py        the command `python -m rewards.score`: any rewards on a file of completions
+    attacks.py      dishonest answers
     audit.py        the command `python -m rewards.audit`: do dishonest answers earn as much as honest ones?
 """

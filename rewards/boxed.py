@@ -1,6 +1,6 @@
 """Grade the last boxed answer against the truth; the configuration says what each kind of answer is worth.
 
-What a box holds, and what equals it, mathematics/ tells.
+What a box holds, and what equals it, mathematics/ tells. A box in the thoughts is no answer.
 """
 
 import re
@@ -13,6 +13,7 @@ import numpy as np
 
 from grpo.algorithm.schema import Score
 from rewards import exact
+from rewards.format import after_thoughts
 from rewards.mathematics.boxes import equivalent, gold_answer, verdict
 from rewards.registry import Columns, Options, Reward
 
@@ -64,10 +65,12 @@ def build(name: str, options: Options) -> Reward:
     def grade(completion: str, columns: Columns) -> Score:
         answer = columns.get("answer")
         accepted = exact.truths(answer) + _fractions(answer)
-        verdicts = [verdict(completion, truth) for truth in accepted or [""]]
+        said, question = after_thoughts(completion, columns), str(columns.get("question") or "")
+        verdicts = [verdict(said, truth, question) for truth in accepted or [""]]
         right = [found for found in verdicts if found[0] == "correct"]
         readable = [found for found in verdicts if found[0] != "unscorable"]  # of truths that hold something
         kind, reason = (right or readable or verdicts)[0]
+        reason += ", after its thoughts" * (kind == "no_answer" and said != completion)
         return Score(values[kind], reason, OUTCOMES[kind])
 
     return Reward(name, grade)

@@ -21,6 +21,14 @@ _END = r"(?![A-Za-z0-9'’])"  # of a letter
 _NEXT = re.compile(rf"(?<![A-Za-z0-9])([A-J])(?:[^\w?]|_)*(?=[A-J]{_END}(?!\s+[a-z]))")  # A/B, A B, A) B)
 _LISTED = re.compile(r"(?<![A-Za-z0-9])([A-J][).:]\s[^,.;!?\n]*?)\s(?=\(?[A-J][).:]\s)")  # A) Rome B) Paris
 _BUT = re.compile(r"\b(?:any|anything|every|everything|all)\s+(?:but|except)\b", re.IGNORECASE)
+_SCHOOL_GRADE = re.compile(r"(?<![A-Za-z0-9])[A-J](?:\+|[-−](?=\W*$))", re.MULTILINE)  # A+ is no choice
+# in "C) Both A and B" the letters behind C are the text of that choice
+_LETTERS_AS_TEXT = re.compile(
+    r"(?<![A-Za-z0-9])([A-J][).:]\s+)(?:(?:both|either|neither|all|only|none)\s+(?:of\s+)?)?"
+    r"[A-J](?:\s*(?:,|&|,?\s*\b(?:and|or|nor)\b)\s*[A-J])+(?=[.\s]*$)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_ALONE = re.compile(r"[^\w\n]*([A-J])[^\w\n]*(?:\n|\Z)").match  # on its line
 _CLAUSE = re.compile(r"([.!?;,\n。！？；，、/&+|]|\b(?:and|or|but|to)\b|或者?|和|与|但)", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z0-9'’]+|[):\]]|[\u4e00-\u9fff]+")
 _BEFORE = set(  # a letter that is stated
@@ -33,7 +41,8 @@ _BEFORE = set(  # a letter that is stated
     """.split()
 )
 _BEFORE_ZH = re.compile(
-    "(?:我们?|认为|觉得|选择?|应该?|是|也|可能|也许|等等|答案|正确|选项|项|为|所以|因此|那么|还是|最终|的)*"
+    "(?:我们?|认为|觉得|选择?|应该?|是|也|可能|也许|等等|答案?|正确|选项|项|为|所以|因此|那么|还是|最终|的|故|则|即"
+    "|综上(?:所述)?|由此|可知|可得|显然|[本此该]题)*"
 )
 _NOT = {"not", "isn't", "wasn't", "never", "neither", "nor", "except", "isnt"}
 _NOT_ZH = re.compile("不(?:是|选|应该?)|并?非|排除")
@@ -63,13 +72,15 @@ def _only(text: str) -> str | None:
         return None
     statements = _statements(text)
     stated = {letter for letter, is_denied in statements if not is_denied}
+    if len(stated) > 2 and (alone := _ALONE(text)):  # the other lines explain every choice
+        stated = {alone[1]}
     stated -= {letter for letter, is_denied in statements if is_denied}
     return stated.pop() if len(stated) == 1 else None
 
 
 def _statements(text: str) -> list[tuple[str, bool]]:
     """Return the letters of a text, clause by clause, and whether each is denied. What is asked states nothing."""
-    text = _BUT.sub("not", _MARKUP.sub(" ", text))
+    text = _LETTERS_AS_TEXT.sub(r"\1", _BUT.sub("not", _MARKUP.sub(" ", _SCHOOL_GRADE.sub("grade", text))))
     parts = _CLAUSE.split(_LISTED.sub(r"\1, ", _NEXT.sub(r"\1, ", text)))
     found = [_statement(clause) for clause, end in zip(parts[::2], [*parts[1::2], ""], strict=True) if end != "?"]
     return [statement for statement in found if statement]

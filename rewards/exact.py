@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpo.algorithm.schema import Score
-from knowledge.text import compatible
+from knowledge.text import compatible, fold
 from rewards.format import final_answer
 from rewards.registry import Columns
 
 TRUE = ("true", "1", "1.0", "yes")  # in the column unanswerable, also of a CSV file
-ARTICLES = {"a", "an", "the"}
+_ARTICLE = re.compile("^(?i:an?|the) |(?<= )(?:a|(?i:an|the)) ")  # before a word; the A of "Vitamin A" is none
+_MIXED = re.compile(r"(?<=\d)(?=[¼-¾⅐-⅞])")  # 2½ is 2 1/2
+_ALIKE = str.maketrans("‐‑‒–−⁄", "-----/")
 EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3})(?=[^\s*])([^*\n]+)\1(?!\w)")  # Markdown: **Paris**
 _MARK = f"[{re.escape(string.punctuation)}“”‘’«»、。，！？：；（）《》·…]"
 _SYMBOL = "[+#*^/=<>@%♯]"  # part of the word that it touches: C++, A+, 12%
@@ -22,12 +24,11 @@ _DROPPED = re.compile(rf"(?<=\d),(?=\d{{3}}(?!\d))|(?!{_KEPT})(?:(?<!\d){_MARK}|
 
 
 def normalise(text: str) -> str:
-    """Unify compatibility characters and case; drop articles, extra spaces, and punctuation, but not the symbols of
-    numbers and words (1.5, C++)."""
-    text = EMPHASIS.sub(r"\2", compatible(text).lower().replace("−", "-"))
-    text = _DROPPED.sub("", text)
-    words = text.split()
-    return " ".join([word for word in words if word not in ARTICLES] or words)  # a choice may be "A"
+    """Unify compatibility characters, accents, dashes and case; drop articles, extra spaces, and punctuation, but not
+    the symbols of numbers and words (1.5, C++)."""
+    text = compatible(_MIXED.sub(" ", text)).translate(_ALIKE)
+    words = _DROPPED.sub("", EMPHASIS.sub(r"\2", text)).split()
+    return fold(_ARTICLE.sub("", " ".join(words)))
 
 
 def equals_one(answer: str, accepted: Sequence[str]) -> bool:

@@ -62,10 +62,13 @@ def final_text(completion: str) -> str:
     "" if it ends within its thoughts.
     """
     answer = final_answer(completion)
-    if answer is not None:
-        return answer
-    _, has_thoughts, after = completion.rpartition("</think>")
-    return "" if "<think>" in completion and not has_thoughts else after.strip()
+    return after_thoughts(completion, {}).strip() if answer is None else answer
+
+
+def after_thoughts(completion: str, columns: Columns) -> str:
+    """Return what follows the last thoughts, which may begin in the prompt; "" if the completion ends within them."""
+    _, is_over, after = completion.rpartition("</think>")
+    return after if is_over or not _is_opened(completion, columns) else ""
 
 
 def final_answer(completion: str) -> str | None:
@@ -136,13 +139,15 @@ def grade(completion: str, columns: Columns, tags: Sequence[str] = ()) -> Score:
     Calls of tools belong into the think block, as what is thought there. tags: those of calls, which no other text has.
     """
     calls = columns.get(CALLS) or ()
+    if calls and calls[-1].is_turn:  # what follows is an answer of its own
+        completion, calls = completion[calls[-1].span[1] :], ()
     problem = parse(own_words(completion, calls, fill="x")).problem
     if not problem and any(call.span[1] > completion.find("</think>") for call in calls):
         problem = "a tool is called after the think block"
     stray = [tag for tag in tags if tag in own_words(completion, calls)]
     problem = problem or (f"{stray[0]} without a call" if stray else "")
-    if problem and not _is_opened(completion, columns):
-        problem = f"no <think>; {problem}"
+    if not _is_opened(completion, columns):
+        problem = "; ".join(filter(None, ("no <think>", problem)))
     return Score(-1.0, problem) if problem else Score(1.0, "think and answer blocks are in order")
 
 

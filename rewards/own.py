@@ -11,12 +11,9 @@ import importlib.util
 import inspect
 import logging
 import math
-import os
 import re
-import signal
 import statistics
 import sys
-import threading
 import time
 import traceback
 from collections import Counter, defaultdict
@@ -33,14 +30,15 @@ from sysconfig import get_path
 from typing import Any
 
 from grpo.algorithm.schema import Group, Score, TrainerState
-from grpo.base.alarms import install, interrupt, is_within_reach, put_back
-from grpo.base.errors import CONFIG, INTERNAL, UserError, exit_now, redact
+from grpo.base.errors import CONFIG, INTERNAL, UserError, redact
 from grpo.base.event_loop import EventLoop, wait_for
 from grpo.base.text import encodable
+from rewards.deadline import TimeOver, alone, in_time
 
 UserFunction = Callable[..., Iterable[float | None] | Awaitable[Iterable[float | None]]]
 
 PASSED = tuple("prompts completions completion_ids trainer_state log_extra log_metric".split())  # with the columns
+ENVIRONMENTS = "environments"  # the column of a run that has some
 NOT_PASSED = ("prompt", "completion")  # columns that TRL holds back, as they have a plural above
 OUR_PACKAGES = ("grpo", "knowledge", "rewards")  # users like these names for files of their own
 OBJECT = "<python>:"  # before the name of a reward that a program passes as an object, and that no file holds
@@ -55,7 +53,6 @@ NOT_THEIRS = (
 THEIRS = (str(Path(__file__).with_name("examples")), get_path("purelib"), get_path("platlib"))
 MAX_SHOWN = 80  # characters of a user's value in a message
 MAX_NUMBER = 1e15  # in size; sums and squares of larger numbers overflow
-AGAIN_S = 1.0  # a deadline rings until the function ends, since functions swallow exceptions
 VAR_POSITIONAL, VAR_KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 _log = logging.getLogger("rewards")
 _files: dict[Path, Any] = {}  # modules that a path names
@@ -195,7 +192,7 @@ def _name_in_module(function: Any) -> str:
 
 def needed_columns(function: UserFunction) -> tuple[str, ...]:
     """Return the columns of the data that a function cannot do without."""
-    return tuple(name for name in _required(function) if name not in PASSED)
+    return tuple(name for name in _required(function) if name not in (*PASSED, ENVIRONMENTS))
 
 
 def is_async(function: UserFunction) -> bool:
@@ -306,7 +303,7 @@ class Graded:
             if value is None:
                 scores.append(Score(None, reason, details=details, applies=applies))
             else:
-                scores.append(Score(_as_number(name, value), details=details))
+                scores.append(Score(as_number(name, value), details=details))
         return scores
 
 
@@ -343,10 +340,13 @@ class Call:
                 columns[name] = [deepcopy(value) for _ in texts]
         ids = [copy(completion.ids) for completion in self.group.completions]
         passed = (prompts, completions, ids, self.state, graded.log_extra, graded.log_metric)
+        environments = [one.environment.object for one in self.group.completions if one.environment]
+        if environments:
+            columns[ENVIRONMENTS] = environments
         return {**columns, **dict(zip(PASSED, passed, strict=True))}
 
 
-def _as_number(name: str, value: Any) -> float:
+def as_number(name: str, value: Any) -> float:
     try:
         if isinstance(value, str | bytes):
             raise TypeError
@@ -462,82 +462,3 @@ async def _await(call: Call, graded: Graded, work: Awaitable[Any]) -> Graded:
 def failure_of(name: str, error: BaseException) -> UserError:
     """Return the error that ends a run whose function has failed: a reward is never invented in its place."""
     return UserError(f"the reward {name} failed", describe_failure(error), FIX, INTERNAL)
-
-
-# --- the deadline of a plain function ------------------------------------------------------------------------------
-
-
-class TimeOver(BaseException):
-    """The time of a function is over. It is no Exception, since functions catch these."""
-
-
-def in_time(seconds: float | None, work: Callable[[], Any], say_late: Callable[[], None]) -> Any:
-    """Return what `work` returns. Raise TimeOver if it takes more than `seconds`, as soon as it can be interrupted.
-
-    A thread sends SIGPROF to what waits. The system's timer sends the same signal to what computes, since a regular
-    expression lets no thread run. Neither reaches another thread than the main one, or one long operation in C: that is
-    waited for, and `say_late` is called.
-    """
-    if seconds is None:
-        return work()
-    due = time.monotonic() + seconds
-    rings_from, is_over, can_ring = due, threading.Event(), is_within_reach()
-
-    def ring(number: int, frame: Any) -> None:
-        if time.monotonic() >= rings_from:
-            raise TimeOver
-
-    def watch() -> None:
-        pause = seconds
-        for times in count():
-            if is_over.wait(pause):
-                return
-            if times == can_ring:  # at once where no signal helps, and else if the first one has not
-                say_late()
-            if can_ring:
-                interrupt(signal.SIGPROF)
-            pause = AGAIN_S
-
-    before = signal.getsignal(signal.SIGPROF) if can_ring else None
-    thread = threading.Thread(target=watch, name="deadline", daemon=True)
-    try:
-        if can_ring:
-            install(signal.SIGPROF, ring)
-            signal.setitimer(signal.ITIMER_PROF, AGAIN_S, AGAIN_S)  # `ring` looks at the clock
-        thread.start()
-        result = work()
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        if time.monotonic() < due:
-            raise
-        result = error
-    finally:
-        rings_from = math.inf  # from here on nothing is interrupted
-        is_over.set()
-        thread.join()
-        if can_ring:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            put_back(signal.SIGPROF, before)  # a signal that is late would end the process without the steps above
-    late = time.monotonic() - due
-    if late > 2 * AGAIN_S:  # nothing else could run meanwhile, perhaps not even the thread
-        say_late()
-    if late >= 0:
-        raise TimeOver
-    return result
-
-
-def alone(work: Callable[[], Any]) -> Any:
-    """Return what `work` returns, in this process. A child that it has forked ends here: it must not train, too."""
-    process, code = os.getpid(), 0
-    try:
-        return work()
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else int(bool(error.code))
-        raise
-    except BaseException:
-        code = INTERNAL
-        raise
-    finally:
-        if os.getpid() != process:
-            exit_now(code)

@@ -270,24 +270,24 @@ def test_functions_keep_their_size():
 # How large each folder may be, in tokens (names, operators, numbers). A file counts for the longest name that it begins
 # with. Who needs more raises a line in the same commit, and says there what that buys.
 BUDGETS = {
-    "grpo/algorithm": 10_750,
+    "grpo/algorithm": 10_850,
     "grpo/minimal.py": 2_500,
-    "grpo/engine": 35_750,
+    "grpo/engine": 41_750,
     "kernels": 14_250,
-    "grpo": 18_000,
+    "grpo": 19_250,
     "grpo/config": 9_250,
-    "grpo/run": 21_750,
+    "grpo/run": 22_000,
     "grpo/doctor": 3_500,
     "grpo/data": 16_750,
     "grpo/evaluation": 6_250,
     "grpo/report": 3_000,
     "grpo/replay": 4_750,
-    "grpo/tools": 3_500,
-    "knowledge": 11_250,
-    "rewards": 24_250,
-    "rewards/mathematics": 16_500,
+    "grpo/tools": 8_750,
+    "knowledge": 11_750,
+    "rewards": 25_250,
+    "rewards/mathematics": 17_250,
     "bench": 15_000,
-    "tests": 270_000,
+    "tests": 274_250,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER}
 

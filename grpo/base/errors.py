@@ -10,6 +10,7 @@ import html
 import json
 import os
 import re
+import shlex
 import signal
 import sys
 import traceback
@@ -30,6 +31,7 @@ _OUT_OF_MEMORY = re.compile(  # the words of torch, CUDA, cuBLAS, cuDNN, NCCL, o
     re.IGNORECASE,
 )
 Kinds = type[BaseException] | tuple[type[BaseException], ...]
+NO_STREAM = (OSError, ValueError, AttributeError)  # of a stream that is full, closed, or not there
 MIN_SECRET = 6  # characters; a shorter value is a placeholder, and perhaps an ordinary word
 _SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASS|PASSWORD|PASSWD|PASSPHRASE)S?\d*($|_)")
 _named_secrets: set[str] = set()  # environment variables that the configuration names
@@ -43,12 +45,17 @@ class UserError(Exception):
     """
 
     def __init__(self, what: str, why: str = "", fix: str = "", exit_code: int = CONFIG):
+        what, why, fix = map(redact, (what, why, fix))  # a traceback shows them, too
         super().__init__(what)
         self.what, self.why, self.fix, self.exit_code = what, why, fix, exit_code
 
     def __str__(self) -> str:
         lines = [("error", self.what), ("why", self.why), ("fix", self.fix)]
         return "\n".join(f"{name}: {text}" for name, text in lines if text)
+
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines that a notebook shows instead of a traceback."""
+        return escape(describe(self)[1]).split("\n")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -58,10 +65,19 @@ class Interrupted(KeyboardInterrupt):
     an Exception, and anyio would wrap any other BaseException in a group.
     """
 
+    _render_traceback_ = UserError._render_traceback_
+
     def __init__(self, exit_code: int):
         name = signal.Signals(exit_code - 128).name
-        super().__init__(f"stopped by {name}; continue the run with resume_from_checkpoint=true")
+        super().__init__(f"stopped by {name}; continue with {_same_command('resume_from_checkpoint=true')}")
         self.exit_code = exit_code
+
+
+def _same_command(key: str) -> str:
+    """Return the command that runs here, with one more key; the key alone where torchrun or a program has begun."""
+    name = getattr(sys.modules["__main__"].__spec__, "name", "")
+    is_ours = name.startswith("grpo.") and os.environ.get("WORLD_SIZE", "1") == "1"
+    return shlex.join(dict.fromkeys(["python", "-m", name, *sys.argv[1:], key])) if is_ours else key
 
 
 def check_all(*checks: Callable[[], object]) -> None:
@@ -97,13 +113,15 @@ def describe(error: BaseException) -> tuple[int, str]:
     """Return exit code and message for an exception that ends a command. The message holds no secret."""
     if isinstance(error, KeyboardInterrupt) and not isinstance(error, Interrupted):
         return SIGINT, "stopped by SIGINT"
-    if not isinstance(error, (UserError, Interrupted)):
-        error = _explain(error)
+    if not isinstance(error, Interrupted):
+        error = as_user_error(error)
     return error.exit_code, redact(str(error))
 
 
-def _explain(error: BaseException) -> UserError:
+def as_user_error(error: BaseException) -> UserError:
     """Turn an exception that no part of the program expected into a UserError."""
+    if isinstance(error, UserError):
+        return error
     what = f"{type(error).__name__}: {error}".strip()
     if is_storage_error(error):
         fix = "free some space; continue a run with resume_from_checkpoint=true"
@@ -196,13 +214,13 @@ def escape(text: str) -> str:
     )
 
 
-class _WithoutSecrets:
-    """A stream that redacts everything written to it, even by libraries and by a user's reward.
+class WithoutSecrets:
+    """A stream that redacts everything written to it, even by libraries and by a user's reward. There may be none.
 
     ignored: exceptions to ignore, such as those of a full disk, so that the work goes on without its messages.
     """
 
-    def __init__(self, stream: TextIO, *ignored: type[BaseException]):
+    def __init__(self, stream: TextIO | None, *ignored: type[BaseException]):
         self.stream, self.ignored = stream, ignored
 
     def write(self, text: str) -> int:
@@ -214,6 +232,11 @@ class _WithoutSecrets:
         with suppress(*self.ignored):
             self.stream.flush()
 
+    def isatty(self) -> bool:
+        with suppress(*NO_STREAM):
+            return self.stream.isatty()
+        return False
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
 
@@ -223,7 +246,7 @@ def run_main(main: Callable[[list[str]], int | None]) -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal may lack a character that a model has written
             stream.reconfigure(errors="backslashreplace")
-    sys.stdout, sys.stderr = _WithoutSecrets(sys.stdout), _WithoutSecrets(sys.stderr, OSError)
+    sys.stdout, sys.stderr = WithoutSecrets(sys.stdout, AttributeError), WithoutSecrets(sys.stderr, *NO_STREAM)
     try:
         code = main(sys.argv[1:]) or 0
         sys.stdout.flush()

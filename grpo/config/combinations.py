@@ -8,6 +8,8 @@ from grpo.base.text import did_you_mean
 from grpo.config.options import FORM, INPUTS, SEARCH, WITH_KNOWLEDGE, AnyConfig, TrainConfig
 from rewards.registry import BUILT_IN, NO_KNOWLEDGE_BASE, built_in, expand
 
+_PLAIN_URL = re.compile(r"(\w+://)?([\w.-]+|\[[\da-fA-F:.]+\])?(:\d+)?(/[\w.~:-]*)*")
+
 
 def find_problems(config: AnyConfig, is_run: bool = True) -> Iterator[str]:
     """Yield a message for each combination of keys that cannot work. is_run: also for what only training needs."""
@@ -52,8 +54,9 @@ def _reward_problems(config: TrainConfig) -> Iterator[str]:
     if len(set(rewards)) != len(rewards):
         yield "reward_funcs names a reward twice"
     for key in ("judge_base_url", "decomposer_base_url"):
-        if set("@?#") & set(getattr(config, key) or ""):
-            yield f"{key} holds a user or a query, and with it a key, which files would show; see {key[:-8]}api_key_env"
+        if not _PLAIN_URL.fullmatch(getattr(config, key) or ""):
+            why = "more than host, port and path, perhaps a key, which files would show"
+            yield f"{key} is {why}; see {key[:-8]}api_key_env"
     fits = 0 < config.soft_punish_cache <= config.max_completion_length
     if "soft_overlong_punishment" in all_rewards and not fits:
         yield "soft_overlong_punishment needs 0 < soft_punish_cache <= max_completion_length"
@@ -88,7 +91,9 @@ def _unmet_needs(config: TrainConfig) -> Iterator[str]:
             yield f"factuality needs a knowledge base, and knowledge_base is not set; {NO_KNOWLEDGE_BASE}"
         if SEARCH in config.tools:
             yield f"the tool search needs a knowledge base, and knowledge_base is not set; {NO_KNOWLEDGE_BASE}"
-    if "tool_cost" in (config.reward_funcs or ()) and not config.tools:
+    if config.environment and config.tool_format == "tags":
+        yield "environment: its methods are called by the chat template; leave out tool_format: tags"
+    if "tool_cost" in (config.reward_funcs or ()) and not (config.tools or config.environment):
         yield "tool_cost is the price of calls, and there are no tools to call; set tools, such as [search]"
     if config.refusal_target is not None and not any(reward.asks_judge for reward in rewards):
         yield "refusal_target needs a reward that knows which answers decline; add abstention to reward_funcs"

@@ -43,7 +43,17 @@ from grpo.config.other_words import (
     readings,
     supply,
 )
-from grpo.config.values import BOOLEANS, NULLS, Values, as_written, check_bounds, coerce, expand_variables, types_of
+from grpo.config.values import (
+    BOOLEANS,
+    NULLS,
+    Values,
+    as_written,
+    check_bounds,
+    check_variable,
+    coerce,
+    expand_variables,
+    types_of,
+)
 
 COMMAND_LINE, CALL = "command line", "train()"  # sources that are no files
 STAGES = {SftConfig: "stage 1 (python -m grpo.sft)", TrainConfig: "stage 2 (python -m grpo.train)"}
@@ -163,6 +173,11 @@ def _missing_keys(values: Values, kind: type) -> list[str]:
     elif values.get("cold_start") not in (None, FORM):
         made.add("model_name_or_path")
     return [name for name in keys_that("required", kind) if values.get(name) is None and name not in made]
+
+
+def is_known(name: str) -> bool:
+    """Return whether a name is that of a key of stage 2, or stands for one."""
+    return name in {field.name for field in fields(TrainConfig)} | ALIASES.keys() | SWITCH_NAMES
 
 
 def keys_of(overrides: Sequence[str]) -> set[str]:
@@ -384,6 +399,8 @@ class Reader:
             if value is not None:
                 value = coerce(value, hint)
                 check_bounds(value, self.keys[name].metadata)
+                if name.endswith("_api_key_env"):
+                    check_variable(value)
             if name == "cold_start" and value not in (None, FORM):
                 value = _find_beside(value, entry)
         except (ValueError, OverflowError) as error:

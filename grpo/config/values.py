@@ -104,6 +104,13 @@ def _read_variable(match: re.Match) -> str:
     return found
 
 
+def check_variable(name: str) -> None:
+    """Raise ValueError for what is no environment variable's name. It is not repeated, since it may be a key."""
+    is_name = re.fullmatch("[A-Z_][A-Z0-9_]*", name)
+    if not is_name or not ("_" in name or name in os.environ):  # a key in capitals is hardly a variable that is set
+        raise ValueError("wants an environment variable's name, of A-Z, 0-9 and _; put the key into that variable")
+
+
 def types_of(hint: Any) -> tuple:
     """Return the types that a key takes."""
     return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)

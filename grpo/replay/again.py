@@ -7,7 +7,9 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import lru_cache, partial
+from math import isfinite
 from pathlib import Path
 
 from grpo.algorithm.credit import TokenPlaces
@@ -29,13 +31,12 @@ from rewards.own import short_name
 from rewards.registry import Reward, built_in, expand
 from rewards.scorer import START, Scorer
 
-MEASURED = (
-    *("reward", "loss", "grad_norm", "kl", "entropy"),
-    *("sampler/entropy", "sampler/logp_diff_mean", "sampler/logp_diff_max"),
+CHANGING = (  # metrics that the clock, the machine or a service decides
+    *("*time*", "tokens_per_second", "peak_memory_gb", "micro_batches", "skipped_steps"),
+    *("judge/*", "decomposer/*", "kb/*", "log/*"),
 )
 ANSWERED = ("reward_funcs", "eval_reward_funcs", "tools", "knowledge_base")  # inputs that may have changed since
-COMPARED = ("prompt", "completion", "ids", "outcome", "reward", "advantage")  # of an answer in completions/
-SAMPLER = "sampler/"  # with tools, who is sampled beside whom depends on the clock, and so do the last bits of these
+SAMPLER = "sampler/*"  # with tools, who is sampled beside whom depends on the clock, and so do the last bits of these
 MAX_NOTES = 3  # answers that differ, which are told
 
 
@@ -139,8 +140,8 @@ def recorded_scores(answers: Sequence[Answer]) -> list[dict[str, Score]]:
         applies = not is_paid or any(value is not None for value in values)
         for answer, of_answer in zip(answers, scores, strict=True):
             value, reason = answer.grades[name]
-            facts = answer.facts.get(name, [])
-            of_answer[name] = Score(value, reason, answer.outcome or None, applies=applies, facts=facts)
+            details, facts = answer.details.get(name, {}), answer.facts.get(name, [])
+            of_answer[name] = Score(value, reason, answer.outcome or None, applies, {}, details, facts)
     return scores
 
 
@@ -221,18 +222,21 @@ def _compared(
     same, differences = 0, []
     for old, group, place in _pairs(recorded, groups):
         new = json.loads(redact(json.dumps(completion_record(group.prompt, group.completions[place]))))
-        unequal = [name for name in COMPARED if old.get(name) != new[name]]
+        unequal = [name for name in dict.fromkeys([*new, *old]) if old.get(name) != new.get(name)]
         same += not unequal
         where = f"row {group.prompt.row}, answer {place + 1}"
-        differences += [f"{where}: {_difference(name, old.get(name), new[name], trainer.policy)}" for name in unequal]
+        differences += [
+            f"{where}: {_difference(name, old.get(name), new.get(name), trainer.policy)}" for name in unequal
+        ]
     notes += differences[:MAX_NOTES]
     logged = (line for line in record.steps if line["step"] == step)
     was = next(logged, {})
-    exact = [name for name in MEASURED if not (trainer.tools and name.startswith(SAMPLER))]
-    compared = [name for name in exact if name in was and name in metrics]
-    unequal = [name for name in compared if was[name] != metrics[name]]
-    notes += [f"{name} was {was[name]!r}, is now {metrics[name]!r}" for name in unequal]
-    is_due = trainer.config.log_completions and (step == 1 or step % trainer.config.logging_steps == 0)
+    changing = (*CHANGING, SAMPLER) if trainer.tools else CHANGING
+    compared = [name for name in metrics if not any(fnmatchcase(name, pattern) for pattern in changing)]
+    unequal = [name for name in compared if not _is_same(was.get(name), metrics[name])] if was else []
+    notes += [f"{name} was {was.get(name)!r}, is now {metrics[name]!r}" for name in unequal]
+    is_logged = step in (1, trainer.total_steps) or step % trainer.config.logging_steps == 0
+    is_due = trainer.config.log_completions and is_logged
     missing = [] if was else [METRICS_FILE]
     missing += ["completions/"] if is_due and len(recorded) < sum(len(group.completions) for group in groups) else []
     pieces = {
@@ -247,12 +251,16 @@ def _compared(
         look=look,
         num_recorded=len(recorded),
         num_same=same,
-        num_equal=len(compared) - len(unequal),
-        num_compared=len(compared),
+        num_equal=len(compared) - len(unequal) if was else 0,
+        num_compared=len(compared) if was else 0,
         missing=missing,
         notes=notes,
         pieces=pieces,
     )
+
+
+def _is_same(was: float | None, now: float) -> bool:
+    return was == now or not (isfinite(now) or isfinite(was or 0))  # neither is a number
 
 
 def _recorded(record: Record, step: int) -> list[Json]:

@@ -2,7 +2,8 @@
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 import numpy as np
 import torch
@@ -15,8 +16,8 @@ from grpo.run.checkpoint import random_state, restore_random_state
 CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 VARIABLES = (CUBLAS_VARIABLE, "NCCL_GRAPH_REGISTER", *ALLOCATOR_VARIABLES)
 SETTINGS = (
-    (torch.backends.cuda.matmul, "allow_tf32"),
-    (torch.backends.cudnn, "allow_tf32"),
+    (torch.backends.cuda.matmul, "fp32_precision"),
+    (torch.backends.mkldnn.matmul, "fp32_precision"),
     (torch.utils.deterministic, "fill_uninitialized_memory"),
     (ProcessSettings, "kernels"),
 )
@@ -24,8 +25,7 @@ SETTINGS = (
 
 def configure(config: AnyConfig) -> None:
     """Set precision, determinism and seeds of the libraries as the configuration says."""
-    torch.backends.cuda.matmul.allow_tf32 = config.tf32
-    torch.backends.cudnn.allow_tf32 = config.tf32
+    torch.set_float32_matmul_precision("high" if config.tf32 else "highest")
     if config.full_determinism:  # cuBLAS reads this before its first product
         os.environ.setdefault(CUBLAS_VARIABLE, ":4096:8")
     torch.use_deterministic_algorithms(config.full_determinism, warn_only=True)
@@ -43,8 +43,12 @@ def remember() -> Callable[[], None]:
     is_deterministic = torch.are_deterministic_algorithms_enabled()
     only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
     generators = random_state()
+    precision = "highest"
+    with suppress(RuntimeError):  # a caller who has set the newer names cannot read this one
+        precision = torch.get_float32_matmul_precision()
 
     def bring_back() -> None:
+        torch.set_float32_matmul_precision(precision)  # it sets the newer names, too
         for owner, name, value in settings:
             setattr(owner, name, value)
         for name, value in variables.items():
@@ -56,3 +60,17 @@ def remember() -> Callable[[], None]:
         restore_random_state(generators)
 
     return bring_back
+
+
+@contextmanager
+def usual_modes() -> Iterator[None]:
+    """Give the code inside torch's modes as a new process has them, whatever its caller is in the middle of."""
+    with ExitStack() as modes:
+        modes.enter_context(torch.inference_mode(False))
+        modes.enter_context(torch.enable_grad())
+        if torch.get_default_device().type != "cpu":
+            modes.enter_context(torch.device("cpu"))
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                modes.enter_context(torch.autocast(kind, enabled=False))
+        yield

@@ -67,7 +67,9 @@ def check_free(path: Path, overwrite: bool) -> None:
         )
     ours = {entry.name for entry in own_entries(path)} | names & {OLD_RUN, "debug.log"}
     notes = {name for name in ours if name.startswith("run_state.rank")}  # of ranks whose rank 0 has not begun
-    if ours - notes and not (_id_of(path) or _id_of(path / OLD_RUN)):
+    is_theirs = (path / OLD_RUN).is_dir() and not _id_of(path / OLD_RUN)
+    has_no_id = not (_id_of(path) or _id_of(path / OLD_RUN))
+    if (ours - notes and has_no_id) or (overwrite and is_theirs):
         raise UserError(
             f"the output directory {path} holds files that no run has written",
             f"it holds {shown}, and a run uses the same names",
@@ -160,7 +162,10 @@ class RunDir:
         if not self.replaces:
             return
         old = self.path / OLD_RUN
-        for entry in own_entries(self.path):
+        entries = sorted(
+            own_entries(self.path), key=lambda entry: entry.name != STATE_FILE
+        )  # it shows whose old-run is
+        for entry in entries:
             old.mkdir(exist_ok=True)
             if not (old / entry.name).exists():
                 entry.rename(old / entry.name)
@@ -171,8 +176,9 @@ class RunDir:
         self.update()
 
     def drop_old_run(self) -> None:
-        """Remove the run in old-run/, now that its successor has made a step."""
-        shutil.rmtree(self.path / OLD_RUN, ignore_errors=True)
+        """Remove the run in old-run/, now that its successor has made a step. A folder of the user's stays."""
+        if _id_of(self.path / OLD_RUN):
+            shutil.rmtree(self.path / OLD_RUN, ignore_errors=True)
 
     def update(self, **changes) -> None:
         """Change run_state.json atomically, but for that of a run which is still to be overwritten."""
@@ -189,7 +195,7 @@ class RunDir:
             self.update(status=status, exit_code=exit_code, reason=reason)
         if self.replaces:
             tell(f"note: the run that was to be overwritten is in {self.path}, unchanged")
-        elif (self.path / OLD_RUN).is_dir():
+        elif _id_of(self.path / OLD_RUN):
             tell(f"note: the run that was to be overwritten is in {self.path / OLD_RUN}")
         self.lock.close()
 

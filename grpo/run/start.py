@@ -11,12 +11,13 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from grpo.base.errors import PREFLIGHT, STORAGE, UserError
+from grpo.base.errors import CONFIG, PREFLIGHT, STORAGE, UserError
 from grpo.config.load import replicas_of
 from grpo.config.options import FORM, SEARCH, AnyConfig, SftConfig
 from grpo.data.conversations import read_conversations
@@ -31,13 +32,14 @@ from grpo.engine.device import kernel_choice
 from grpo.engine.device.products import slow_dtype
 from grpo.engine.model import memory
 from grpo.engine.model.adapter import check_safe, read_settings
-from grpo.engine.model.weights import read_model_config, read_tensors
-from grpo.policy import check_vocabulary, load_encoder, lora_spec
+from grpo.engine.model.weights import read_tensors
+from grpo.policy import check_vocabulary, load_encoder
 from grpo.run.case import (
     Case,
     Check,
     NotChecked,
     bytes_needed,
+    draft,
     kept,
     lacks_a_gpu,
     need,
@@ -45,7 +47,7 @@ from grpo.run.case import (
     rounded,
     sketch,
 )
-from grpo.run.checkpoint import check_disk, continues_a_run, existing_part, find_checkpoint
+from grpo.run.checkpoint import POLICIES, check_disk, continues_a_run, existing_part, find_checkpoint
 from grpo.run.provenance import check_changes
 from grpo.run.run_dir import check_free, is_in_use
 from grpo.run.saved import start_of
@@ -53,6 +55,8 @@ from grpo.run.stage1 import is_done, load_stage1, start_from
 from grpo.run.trackers import check_trackers
 from rewards.registry import Reward, build_rewards, built_in
 
+INPUTS = [f"{name}_name_or_path" for name in ("model", "adapter", "tokenizer")]
+INPUTS += ["dataset_id_or_path", "eval_dataset_id_or_path"]
 MAX_SHOWN = 3  # examples of duplicates
 DOCTOR = "`python -m grpo.doctor CONFIG` checks everything at once"
 
@@ -75,7 +79,9 @@ def check_start(config: AnyConfig, is_restart: bool = False, objects: Objects = 
     texts = []
     for number, (name, error) in enumerate(faults, 1):
         texts.append(f"{number}. {name}: {error.what}\n       why: {error.why}\n       fix: {error.fix}")
-    raise UserError(f"{len(faults)} things keep this run from starting", "\n     ".join(texts), DOCTOR, code)
+    raise UserError(
+        f"{len(faults)} things keep this run from starting", "\n     ".join(texts), f"correct these; {DOCTOR}", code
+    )
 
 
 def start_checks(case: Case, is_doctor: bool = False) -> Iterator[tuple[str, Check]]:
@@ -92,7 +98,7 @@ def start_checks(case: Case, is_doctor: bool = False) -> Iterator[tuple[str, Che
         yield "data", partial(questions, use="train")
         if Questions.held_out(config):
             yield "held-out data", partial(questions, use="eval")
-    if case.is_stage2 and config.tools:
+    if case.is_stage2 and (config.tools or config.environment):
         yield "tools", tools
     if has_data or config.model_name_or_path:
         yield "model", model
@@ -133,12 +139,24 @@ def output(case: Case) -> str:
     path = Path(need(case.config.output_dir, "output_dir"))
     goes_on = case.is_restart or continues_a_run(case.config)
     if not (goes_on or is_in_use(path)):  # the run itself says by whom
+        _check_inputs_stay(case.config, path.resolve())
         check_free(path, case.config.overwrite_output_dir)
     existing = _writable(path, f"the output directory {path}", "set output_dir to a folder that can be written")
     if cache := getattr(case.config, "api_cache", None):
         _writable(Path(cache).parent, f"the reply cache {cache}", "set api_cache to a file that can be written")
     disk = shutil.disk_usage(existing)
     return f"{path}: {disk.free / 1e9:.1f} GB free" if disk.total else f"{path}: its file system tells no size"
+
+
+def _check_inputs_stay(config: AnyConfig, folder: Path) -> None:
+    """Raise UserError (exit 2) if the run would write into a folder that it reads, or overwrite a model there."""
+    for key in INPUTS:
+        given = Path(getattr(config, key, None) or os.devnull).resolve()
+        parts = given.relative_to(folder).parts if given.is_relative_to(folder) else (".",)
+        is_overwritten = config.overwrite_output_dir and parts and parts[0].startswith((*POLICIES, "checkpoint-"))
+        if not parts or is_overwritten:
+            what, why = f"the output directory {folder} holds what the run reads", f"{key} is {given}"
+            raise UserError(what, why, "set another output_dir", CONFIG)
 
 
 def _writable(folder: Path, what: str, fix: str) -> Path:
@@ -254,8 +272,7 @@ def model(case: Case) -> str:
         check_safe(Path(name))  # whether or not its base is there
     if isinstance(case.parts, UserError):
         raise case.parts
-    lora_spec(case.config)
-    read_model_config(case.parts.model)
+    draft(case, torch.device("cpu"))
     if case.parts.adapter:
         read_settings(case.parts.adapter)
     if Path(case.parts.base[0]).exists():  # of a hub's model, the weights come later
@@ -329,15 +346,14 @@ def reward(case: Case, name: str) -> str:
 
 def tools(case: Case) -> str:
     """Find the tools, and count the tokens that their results may take in a completion."""
-    from grpo.tools.functions import find_tools  # with SQLite, as below
-    from grpo.tools.tools import close_tools
+    from grpo.tools.functions import check_tools  # with SQLite, as below
 
     config = case.config
     named = [name for name in config.tools if name != SEARCH or not case.makes_its_data]
-    found = find_tools(named, case.options, case.objects.tools)
-    close_tools(found)
+    check_tools(replace(config, tools=tuple(named)), case.objects.tools)
     most, limit = config.max_tool_calls * config.max_tool_result_tokens, config.max_completion_length
-    text = f"{', '.join(config.tools)}: {config.max_tool_calls} results of {config.max_tool_result_tokens} tokens"
+    names = ", ".join(filter(None, (*config.tools, config.environment)))
+    text = f"{names}: {config.max_tool_calls} results of {config.max_tool_result_tokens} tokens"
     text += f" and their tags take {most} and more of the {limit} tokens of a completion, at most"
     return text if most < limit else f"{text}; warning: they can leave no room for an answer"
 

@@ -24,6 +24,7 @@ from typing import BinaryIO
 import sqlalchemy as sa
 
 from grpo.base.errors import PREFLIGHT, STORAGE, UserError, explained
+from grpo.base.forks import SQLITE
 from grpo.base.storage import failpoint, flush_to_disk
 from knowledge.store.tokens import TOKENS_VERSION
 
@@ -285,10 +286,11 @@ class ReadOnlyDatabase:
         """Give a connection of the pool, without SQLAlchemy's own around it, which would cost as much as a look-up."""
         self._check_unchanged()
         try:
-            engine = self._engines.get(os.getpid()) or self._engines.setdefault(os.getpid(), self._make_engine())
-            with closing(engine.raw_connection()) as pooled:
-                yield pooled.dbapi_connection
-        except (sqlite3.Error, sa.exc.DBAPIError) as error:
+            with SQLITE.inside():
+                engine = self._engines.get(os.getpid()) or self._engines.setdefault(os.getpid(), self._make_engine())
+                with closing(engine.raw_connection()) as pooled:
+                    yield pooled.dbapi_connection
+        except (sqlite3.Error, sa.exc.DBAPIError, UnicodeDecodeError) as error:
             raise self._explain(getattr(error, "orig", error)) from error
 
     def _make_engine(self) -> sa.Engine:
@@ -325,7 +327,7 @@ class ReadOnlyDatabase:
             PREFLIGHT,
         )
 
-    def _explain(self, error: sqlite3.Error) -> UserError:
+    def _explain(self, error: Exception) -> UserError:
         """Return what to raise instead."""
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return KnowledgeBusy(

@@ -3,11 +3,11 @@
     tokens("The Normans' cafés, 1,234 of them")  ->  ["norman", "caf", "1234"]
     tokens("黑豹队 NFL")                          ->  ["黑豹", "豹队", "nfl"]
 
-Words are folded (case, width, Latin accents), stop words are dropped, and the commonest endings of English words are
-cut off, so that "bakeries" finds "bakery". Porter's rules find no more (bench/LOG.md). A script written without
-spaces gives pairs of neighbouring characters, so that a search finds words of two characters, which SQLite's trigram
-tokenizer cannot find. A character that stands alone is a token by itself. If you change anything here, raise
-TOKENS_VERSION: an index of another version is refused.
+Words are folded (case, width, Latin accents), stop words are dropped beside others, and the commonest endings of
+English words are cut off, so that "bakeries" finds "bakery". Porter's rules find no more (bench/LOG.md). A script
+written without spaces gives pairs of neighbouring characters, so that a search finds words of two characters, which
+SQLite's trigram tokenizer cannot find. A character that stands alone is a token by itself. If you change anything
+here, raise TOKENS_VERSION: an index of another version is refused.
 """
 
 import re
@@ -16,7 +16,7 @@ from functools import lru_cache
 from knowledge.text import fold
 from knowledge.words import STOP_WORDS
 
-TOKENS_VERSION = 2
+TOKENS_VERSION = 3
 MAX_TOKEN_CHARS = 64  # longer words are cut: base64 and URLs must not fill the vocabulary
 MAX_CACHED_CHARS = 32  # of a piece between spaces
 
@@ -56,7 +56,7 @@ def _tokens_of_run(run: str) -> tuple[str, ...]:
 
 
 def tokens(text: str) -> list[str]:
-    """Return the tokens of a text, in order and with repetitions.
+    """Return the tokens of a text, in order and with repetitions; of a text of stop words alone, these: The Who.
 
     Any string is allowed, also one with lone surrogates or NUL.
     """
@@ -64,4 +64,4 @@ def tokens(text: str) -> list[str]:
     found: list[str] = []
     for piece in folded.split():
         found += _tokens_of(piece) if len(piece) <= MAX_CACHED_CHARS else _tokens_of.__wrapped__(piece)
-    return found
+    return found or [word for word in _WORD.findall(folded) if word in STOP_WORDS]

@@ -12,6 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from grpo.base.errors import PREFLIGHT, STORAGE, UserError, is_storage_error
+from grpo.base.forks import SQLITE
 from grpo.base.storage import failpoint
 
 BUSY_TIMEOUT_S = 5.0
@@ -71,7 +72,7 @@ class ReplyCache:
         if self._is_closed:
             return None
         try:
-            with self._engine.connect() as connection:
+            with SQLITE.inside(), self._engine.connect() as connection:
                 result = connection.execute(statement, values)
                 return result.scalar() if result.returns_rows else None
         except sa.exc.SQLAlchemyError as error:

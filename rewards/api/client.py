@@ -36,6 +36,7 @@ CLOSE_S = 2.0  # that `close` waits for the event loop
 COUNTS = ("calls", "retries", "failures", "unscorable", "cache_hits", "prompt_tokens", "completion_tokens")
 Result = TypeVar("Result")
 _REASONS = re.compile(r"(^|/)(o\d|gpt-5)")  # OpenAI's reasoning models: another name for max_tokens, no temperature
+_WANTS_OTHERS = re.compile("max_completion_tokens|temperature")  # so a service refuses a reasoning model's request
 _log = logging.getLogger("rewards")
 
 
@@ -69,6 +70,7 @@ class ApiClient:
         self._key = read_key(endpoint.name, endpoint.api_key_env)
         self.allowance: Iterator[int] = itertools.count()  # one for each question; where it ends, no more are asked
         self.counts: Counter[str] = Counter()
+        self._is_reasoner = False  # learned from a refusal, if its name does not tell
         self._num_unusable = 0  # questions in a row without a usable reply
         self._session: Session | None = None
         self._failure: tuple[str, str, str] | None = None  # that concerns every request
@@ -116,7 +118,9 @@ class ApiClient:
         except UserError as error:
             raise UserError(error.what, error.why, error.fix, PREFLIGHT) from None
         if reply.text is None and reply.reason != CUT:
-            fix = f"check {self.endpoint.name}_base_url, and that the service is up"
+            name, is_refused = self.endpoint.name, reply.reason.startswith("it answered 4")
+            fix = f"correct {name}_model or {name}_max_tokens: the service is up, and says why it refuses the request"
+            fix = fix if is_refused else f"check {name}_base_url, and that the service is up"
             raise self._error("gives no answer", reply.reason, fix, PREFLIGHT)
         return reply
 
@@ -199,8 +203,12 @@ class ApiClient:
             for num_tries in itertools.count(1):
                 ends = ends or session.loop.time() + limits.deadline_s
                 timeout_s = min(limits.deadline_s / 2, max(ends - session.loop.time(), 0.0))
-                outcome = await self._try(session, request_of(self.endpoint.model, messages, max_tokens), timeout_s)
+                request = request_of(self.endpoint.model, messages, max_tokens, self._is_reasoner)
+                outcome = await self._try(session, request, timeout_s)
                 if isinstance(outcome, ChatReply):
+                    if outcome.text is None and "temperature" in request and _WANTS_OTHERS.search(outcome.reason):
+                        self._is_reasoner = True
+                        continue
                     return outcome
                 before, reason = reason, outcome.reason
                 num_replies += outcome.is_reply
@@ -294,11 +302,14 @@ def _forget(running: dict[str, asyncio.Task], key: str, task: asyncio.Task) -> N
         task.exception()
 
 
-def request_of(model: str, messages: Messages, max_tokens: int) -> dict[str, Any]:
-    """Write the body of a chat request. It asks for the likeliest reply, so that equal questions get equal replies."""
+def request_of(model: str, messages: Messages, max_tokens: int, is_reasoner: bool = False) -> dict[str, Any]:
+    """Write the body of a chat request. It asks for the likeliest reply, so that equal questions get equal replies.
+
+    is_reasoner: it takes what OpenAI's reasoning models do, whatever its name.
+    """
     cleaned = [{"role": message["role"], "content": encodable(message["content"])} for message in messages]
     limits = {"max_tokens": max_tokens, "temperature": 0.0}
-    if _REASONS.search(model):
+    if is_reasoner or _REASONS.search(model):
         limits = {"max_completion_tokens": max_tokens}
     return {"model": model, "messages": cleaned, **limits}
 

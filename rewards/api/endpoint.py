@@ -6,14 +6,14 @@ Values come from the configuration. A key is only ever named, never written down
 import ipaddress
 import logging
 import os
-import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from grpo.base.errors import CONFIG, PREFLIGHT, UserError, check_all, keep_secret
+from grpo.base.errors import CONFIG, PREFLIGHT, UserError, check_all, explained, keep_secret
+from grpo.config.values import check_variable
 
 OPENAI_URL = "https://api.openai.com/v1"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -51,13 +51,9 @@ class Endpoint:
 
 def read_key(name: str, variable: str) -> str:
     """Return the key of the service `name`. Raise UserError (exit 3) if the variable holds none: no other counts."""
-    if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", variable):  # the value is not repeated: it may be a key
-        raise UserError(
-            f"{name}_api_key_env is no environment variable's name",
-            "a name consists of A-Z, 0-9 and _",
-            "put the key into a variable, and the variable's name here",
-            CONFIG,
-        )
+    fix = "put the key into a variable, and the variable's name here"
+    with explained(ValueError, f"{name}_api_key_env is no environment variable's name", fix, CONFIG):
+        check_variable(variable)
     key = os.environ.get(variable, "").strip()
     if not key:
         raise UserError(

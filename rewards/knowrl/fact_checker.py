@@ -8,7 +8,7 @@ before it is no further fact. The event loop never waits for work: look-ups, sea
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 from grpo.algorithm.schema import Score
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError
+from grpo.base.text import encodable
 from knowledge.facts.claims import Claim, Claims, Keep, admissible, every_fact
 from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.facts.model_decomposer import by_model
@@ -89,7 +90,7 @@ class FactChecker(Resource):
 
     async def check(self, completion: str, columns: Columns) -> Score:
         """Score the facts of the think block, or of the complete text if there is no such block."""
-        text, start = thoughts(completion)
+        text, start = thoughts(encodable(completion))
         title = joined_titles(columns.get("title"))
         try:
             found = await self._on_pool(self._look_up, title)
@@ -166,15 +167,23 @@ class FactChecker(Resource):
         return self._score(checked, set() if self.is_original else self._repeated(checked), found)
 
     def _repeated(self, facts: Sequence[CheckedFact]) -> set[int]:
-        """Return the places of the facts that follow from those before them with the same verdict.
+        """Return the places of the facts that follow from others with the same verdict.
 
-        Unknown facts earn nothing, and are left out. The verifier tells it: what was said before is its passage. So
-        slices, restatements and conjunctions of some facts, in any order, are never more facts than those.
+        So slices, restatements and conjunctions of some facts, in any order, are never more facts than those. First
+        each is compared with those before it; then those that are left, which may be slices, with those behind.
+        """
+        repeated = self._following(facts, range(len(facts)))
+        return repeated | self._following(facts, [place for place in range(len(facts))[::-1] if place not in repeated])
+
+    def _following(self, facts: Sequence[CheckedFact], places: Iterable[int]) -> set[int]:
+        """Return those of the places where a fact follows from the facts with its verdict at the places before.
+
+        Unknown facts earn nothing, and are left out. The verifier tells it: those facts are its passage.
         """
         said: dict[str, list[str]] = {"supported": [], "refuted": []}
         repeats: dict[int, FactToCheck] = {}
-        for place, found in enumerate(facts):
-            fact, label = found["fact"], found["verdict"]
+        for place in places:
+            fact, label = facts[place]["fact"], facts[place]["verdict"]
             if label not in said:
                 continue
             if said[label]:
@@ -189,7 +198,7 @@ class FactChecker(Resource):
         for place, fact in enumerate(facts):
             explanation = f"{shortened(fact['fact'], MAX_FACT_CHARS)} → {fact['verdict']}"
             if place in repeated:
-                explanation += ", said before"
+                explanation += ", said elsewhere"
             else:
                 labels.append(fact["verdict"])
             explained.append(explanation)

@@ -19,11 +19,14 @@ What cannot be read equals only the same text, so that in doubt an answer is wro
     numbers that are left to be worked out             3 + 4 for 7, 2 \cdot 3 for 6, 6 \div 2 for 3; but 3 + 4 = 7 is 7
     identities of trigonometry, and its values         \sin 30^\circ for 1/2, \sin(-x) for -\sin x
     functions of whole numbers                         \gcd(4,6), 10 \bmod 3, \max(3,5), C(5,2), C_5^2, {5 \choose 2}
+    powers that are too large in another form          3 \cdot 3^{5000} for 3^{5001}, 2025 \cdot 2024! for 2025!
     functions of the same argument in other clothes    f(1+x) for f(x+1); y = 2x for f(x) = 2x
     sums, integrals, limits, derivatives rewritten     \sum_{k=1}^n 2k for \sum_{k=1}^n k \cdot 2
     one unit for another, several units, clocks        1 km for 1000 m, 5 ft 6 in, N m for J, 9 AM for 9:00 AM
+    a unit without its case, a ratio like a clock      5 mw for 5 mW, 12:30 for 10:25 (a ratio); 2:5 is 10:25
+    a noun that neither question nor truth has         7 pupils, where the question speaks of children
     units of one letter outside \text{}                5 m: a product
-    numbers in words but a single one, groups by name  two and a half, 3 dozen, 5 million, 664_{seven}
+    numbers in words but a single one, groups by name  two and a half, 3 dozen, 664_{seven}; but 5 million is read
     repeating decimals that are not marked             0.333\ldots, 0.(3); but 0.\overline{3} is 1/3
     words, names and counted words in another order    Bob and Ann for Ann and Bob
     synonyms, dates                                    20% discount for 20% off, 20 June for June 20
@@ -31,6 +34,8 @@ What cannot be read equals only the same text, so that in doubt an answer is wro
     sets written in other pieces                       (0,1] \cup [1,2) for (0,2), [0,5] \setminus \{5\} for [0,5)
     equations multiplied by variables, turned signs    x + y = xy for 1/x + 1/y = 1, -x > -1 for x < 1
     equations as an answer, k \in \mathbb{Z} left out  4 + 3 = 7 for 3 + 4 = 7, k\pi for k\pi, k \in \mathbb{Z}
+    another letter for whole numbers                   2n\pi for 2k\pi
+    products of letters that are a number or a word    VI for IV, cab for abc
     systems and vectors in other layouts               cases, aligned, \frac12 before a matrix, P(3,4), (y,x) = (2,1)
     segments and letters of choice in other clothes    CD for \overline{CD}, c for C, Option B
     Chinese but units, "or" and "and"                  5万元, 最大值为 3

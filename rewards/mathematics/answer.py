@@ -46,14 +46,12 @@ MAX_ITEMS = 64  # of a list: comparing without order is quadratic
 
 _EQUALS_WORDS = ("is", "are", "equals")
 _MATRICES = frozenset("matrix pmatrix bmatrix Bmatrix smallmatrix array".split())
-_TIME = re.compile("[0-9]{1,2} : ([0-9]{2})")
+_CLOCK = re.compile("[0-9]{1,2}(?: : [0-9]{2})+")
 _ROW_OPENERS = ("(", "[", r"\langle")
 _ROW_CLOSERS = (")", "]", r"\rangle")
 _RATIO = frozenset([("ratio", 1)])  # the unit of 3/4 for 3:4
 _CHOICES = frozenset("ABCDEFGHIJ")
 _VERDICTS = (set("TF"), set("YN"))  # letters that answer one question each
-# what stands behind these, and "=" or "is", is the answer itself
-_UNNAMED = frozenset(("", "answer", "final answer", "ans"))
 _WORDS = (
     (EMPTY, "no solution|no solutions|no real solution|no real solutions|empty set|none|there is no solution"),
     (EMPTY, "there are no solutions"),
@@ -115,7 +113,7 @@ class _AnswerReader:
         signs = ["=" if sign in _EQUALS_WORDS else sign for sign in signs]
         if not signs:
             return self.side(tokens)
-        if signs[0] in "=≈" and text_key(sides[0]) in _UNNAMED:
+        if signs[0] in "=≈" and not text_key(sides[0]):
             return self.answer(stripped(tokens[len(sides[0]) + 1 :]))
         if not all(sides):
             return self.side(tokens)
@@ -154,16 +152,19 @@ class _AnswerReader:
         parts, found = split(tokens, ":")
         if not found or not all(parts):
             return None
-        time = _TIME.fullmatch(text_of(tokens))  # 9:05; 9:15 may be a ratio, too
-        if time and time[1] < "10":
-            return Text(text_key(tokens))
+        key = text_key(tokens)
+        is_clock = _CLOCK.fullmatch(text_of(tokens))
+        if is_clock and " : 0" in text_of(tokens):  # 9:05; 9:15 may be a ratio, too
+            return Text(key)
         values = [expression_or_none(part, self.points) for part in parts]
         if any(value is None or value.is_zero or (value.is_calculation and value.number) for value in values):
             return Row(":", ":", tuple(map(self.side, parts)))
         first, *_, last = values
         share = first / last
         ratio = Row(":", ":", tuple(Scalar(value / first) for value in values))
-        if len(found) > 1 or time or share.is_whole:
+        if is_clock:
+            return Either((Text(key), ratio))
+        if len(found) > 1 or share.is_whole:
             return ratio
         return Either((ratio, Scalar(share, _RATIO)))
 

@@ -12,6 +12,7 @@ about a second, whatever the model wrote.
 import re
 from typing import Literal
 
+from rewards.mathematics import units
 from rewards.mathematics.answer import read_answer
 from rewards.mathematics.shapes import same
 from rewards.mathematics.tokens import are_same_word, has_content, text_key, tokenize
@@ -64,8 +65,11 @@ def gold_answer(text: str) -> str:
     return found.strip()
 
 
-def equivalent(answer: str, truth: str) -> bool:
-    """Tell whether a careful reader would take the answer for the truth. Both are contents of boxes; never raises."""
+def equivalent(answer: str, truth: str, question: str = "") -> bool:
+    """Tell whether a careful reader would take the answer for the truth. Both are contents of boxes; never raises.
+
+    question: if there is one, an answer counts only what question or truth name: 7 eggs, but not 7 doubtful ones.
+    """
     if max(len(answer), len(truth)) > MAX_ANSWER_CHARS:
         return "".join(answer.split()) == "".join(truth.split()) != ""
     answer_tokens, truth_tokens = tokenize(answer), tokenize(truth)
@@ -73,14 +77,14 @@ def equivalent(answer: str, truth: str) -> bool:
         return False
     if text_key(answer_tokens) == text_key(truth_tokens) or are_same_word(answer_tokens, truth_tokens):
         return True
-    points = Points()
+    points = Points(units.nouns_of(f"{question} {truth}") if question else None)
     try:
         return same(read_answer(answer_tokens, points), read_answer(truth_tokens, points))
     except (Unreadable, RecursionError):  # the comparison itself grew beyond the limits
         return False
 
 
-def verdict(completion: str, truth: str) -> tuple[Verdict, str]:
+def verdict(completion: str, truth: str, question: str = "") -> tuple[Verdict, str]:
     """Return verdict and reason for a completion; "unscorable" if the ground truth holds nothing to compare with."""
     gold = gold_answer(truth)
     if len(gold) <= MAX_ANSWER_CHARS and not has_content(tokenize(gold)):
@@ -88,7 +92,7 @@ def verdict(completion: str, truth: str) -> tuple[Verdict, str]:
     answer, problem = _find_box(completion)
     if answer is None:
         return "no_answer", problem
-    if equivalent(answer, gold):
+    if equivalent(answer, gold, question):
         return "correct", f"{_excerpt(answer)} is {_excerpt(gold)}"
     return "wrong", f"{_excerpt(answer)} is not {_excerpt(gold)}"
 

@@ -68,6 +68,8 @@ def read_quantity(tokens: Tokens, points: Points) -> Scalar:
         unit = {"degree": 1}
     if nouns and not unit and not any(token.kind == "number" for token in number):
         raise Unreadable("a noun behind something that counts nothing: n odd")
+    if points.nouns is not None and not nouns <= points.nouns:
+        raise Unreadable("it counts what nobody asked for")
     if currency and unit.get(currency) is None:  # $5 dollars
         unit[currency] = 1
     return Scalar(value, frozenset(unit.items()), nouns)
@@ -154,7 +156,8 @@ def _unit_and_nouns(tail: Tokens) -> tuple[dict[str, int], frozenset[str]]:
     """
     unit: dict[str, int] = {}
     nouns = set()
-    text = " ".join(token.text.casefold() for token in tail if token.text not in ("{", "}", "."))
+    words = [token.text for token in tail if token.text not in ("{", "}", ".")]
+    text = " ".join(map(units.in_one_case, words))
     for found in _MEASURE.finditer(text):
         name = units.unit_named(found["word"])
         if not name and not found["before"] and not found["after"]:

@@ -61,7 +61,8 @@ class Bag:
 
 @dataclass(frozen=True)
 class Either:
-    """What can be read in two ways: 1:2 is a ratio or a fraction, a matrix of one column a tuple."""
+    """What can be read in two ways: 1:2 is a ratio or a fraction, 2:30 a time or a ratio, a matrix of one column a
+    tuple. Not both sides are read in the second way."""
 
     readings: "tuple[Shape, Shape]"
 
@@ -119,8 +120,8 @@ def same(answer: Shape, truth: Shape) -> bool:
     may give the base of its answer, so 664 answers 664_7, and 664_7 does not answer 664.
     """
     match answer, truth:
-        case Either(), Either():  # a column is no row
-            return same(answer.readings[0], truth.readings[0])
+        case Either(), Either():  # a column is no row, 3:45 is not 2:30
+            return same(answer.readings[0], truth) or same(answer, truth.readings[0])
         case Either(), _:
             return any(same(reading, truth) for reading in answer.readings)
         case _, Either():

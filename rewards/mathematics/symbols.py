@@ -58,7 +58,7 @@ _CLOSING = spellings(r"""
     \} } rbrace ; \rangle rangle ; ] rbrack ; \rfloor rfloor ; \rceil rceil
 """)
 _ALIKE = spellings(r"""
-    \frac dfrac tfrac cfrac ; \binom dbinom tbinom ; \overline bar ; \overrightarrow vec
+    \frac dfrac tfrac cfrac nicefrac sfrac xfrac flatfrac ; \binom dbinom tbinom ; \overline bar ; \overrightarrow vec
     \hat widehat ; \tilde widetilde
 """)
 FUNCTIONS = frozenset(
@@ -99,7 +99,7 @@ def _commands(names: str) -> frozenset[str]:
 
 # typesetting without meaning; `\left.` and `\right.` lose their dot in spelling.py
 IGNORED = _commands(
-    "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle textstyle "
+    "middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle textstyle "
     "scriptstyle limits nolimits strut mathstrut hline "
     "boldsymbol bm mathop mathbf mathit mathsf mathcal mathfrak mathnormal boxed fbox framebox "
     "ensuremath therefore ( ) [ ] / - "

@@ -42,6 +42,7 @@ _PIECE = re.compile(f"(?P<number>{_THOUSANDS}|{_NUMBER})|{_OTHERS}", re.DOTALL)
 _PIECE_IN_BRACKETS = re.compile(f"(?P<number>{_NUMBER})|{_OTHERS}", re.DOTALL)  # where a comma groups no thousands
 _GREEK_LETTER = re.compile(f"([{''.join(sorted(set(symbols.GREEK.values())))}])")
 _AROUND = (",", ".", ";", ":", '"', r"\\")  # punctuation around an answer, or a new line at its end
+_ROMAN = re.compile("(?=.*[VX]|II)(?:X[CL]|L?X{0,3})(?:I[XV]|V?I{0,3})")  # below 100; CD is a segment, too
 _ARTICLES = ("a", "an", "the")
 _PUNCTUATION = frozenset((r"\{", r"\}", r"\\", *"\\()[]{}.,:;?!…'\"|-_*&~@#\ufffd"))
 
@@ -141,7 +142,7 @@ def _is_word(run: str) -> bool:
     lower = run.casefold()
     if run.isupper() and lower in units.NAMES_IN_CAPITALS:
         return False
-    if lower in units.SHORT_WORDS:
+    if lower in units.SHORT_WORDS or _ROMAN.fullmatch(run):
         return True
     if len(run) == 2 or set(run) <= set("abcd") or run in ascii_lowercase:
         return False
@@ -250,7 +251,7 @@ def text_key(tokens: Iterable[Token]) -> str:
         if token.kind == "number" and text.replace(".", "", 1).isdigit():
             whole, _, decimals = text.partition(".")
             text = f"{whole.lstrip('0') or 0}.{decimals}".rstrip("0").rstrip(".") if decimals else whole
-        parts.append(text.casefold() if is_prose else text)
+        parts.append(units.in_one_case(text) if is_prose else text)
     return " ".join(parts)
 
 

@@ -11,14 +11,18 @@ are equal, so 0.333 is not 1/3. A constant that agrees with a simple fraction be
 
 The first point has positive numbers only. In the next ones, one variable at a time is negative and the others stay, so
 that √(x²) is |x| and not x, √(xy) is √x · √y, and it can be seen on which variables a value depends.
+
+Where |…|, a root or a logarithm bends, far from these points, another sign of its argument is searched for: |x + 3| is
+not x + 3. A power or a factorial that is too large to compute is a variable with its own name: 2025! - 1 is -1 + 2025!.
 """
 
 import operator
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
+from itertools import islice, product
 from math import ceil, comb, factorial, floor
 from typing import Any
 
@@ -36,6 +40,8 @@ MAX_BINOMIAL = 1000
 WORK = 12  # of a power or a function of irrational numbers, compared with a sum
 MAX_WORK = 20_000  # numbers that one comparison may compute, functions counting for more: about 0.3 s
 NUM_FLIPS = 7
+NUM_THIRDS = 30  # steps of a search for the least size of an argument
+MAX_BENDS = 200  # places where the bends of |…|, roots and logarithms are looked for
 SCALES = (0.8, 0.06, 0.3, 1.4, 2.4, 3.4, 5.5, 11, 40, 1e9)  # of the variables, at the first point and after the flips
 
 mp = MPContext()
@@ -56,7 +62,8 @@ class Value:
     """The numbers of an expression: one of a constant, else one per point; None where it is too large.
 
     name: of the variable or constant, if it is nothing else. names: the variables that were met on the way.
-    is_calculation: it was written with operations that can be carried out, 2 + 3 and not 5.
+    is_calculation: it was written with operations that can be carried out, 2 + 3 and not 5. made_of: a function and its
+    arguments, if it depends on variables and is none itself.
     """
 
     at: tuple[Number | None, ...]
@@ -64,6 +71,7 @@ class Value:
     names: frozenset[str] = frozenset()
     name: str = ""
     is_calculation: bool = False
+    made_of: tuple[Any, ...] = ()
 
     def __add__(self, other: "Value | Rational") -> "Value":
         return self.points.apply(_sum, self, other)
@@ -84,7 +92,22 @@ class Value:
         """Tell whether both have the same numbers at all points, and are real numbers at the same flips."""
         columns = self.points.columns((self, other))
         pairs = zip(*columns, strict=True)
-        return all(_same_at(place, *numbers) for place, numbers in enumerate(pairs))
+        if not all(_same_at(place, *numbers) for place, numbers in enumerate(pairs)):
+            return False
+        for place in islice(self.points.bends(), MAX_BENDS):
+            if not _same_at(1, self.moved(*place), other.moved(*place)):
+                return False
+        return True
+
+    def moved(self, name: str, number: Number) -> Number | None:
+        """Return the number at the first point, but for this variable, which has another number."""
+        if name not in self.names:
+            return self.at[0]
+        if not self.made_of:
+            return number
+        self.points.spend(1)
+        function, *arguments = self.made_of
+        return _number_or_none(function, tuple(argument.moved(name, number) for argument in arguments))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Value) and self.equals(other)
@@ -133,9 +156,22 @@ class Value:
 class Points:
     """The points of one comparison: the numbers of its variables, and how much may still be computed."""
 
-    def __init__(self):
+    def __init__(self, nouns: Set[str] | None = None):
+        self.nouns = nouns  # that may be counted; None: all
         self.variables: dict[str, Value] = {}
         self.work_left = MAX_WORK
+        self.bending: list[Value] = []  # the arguments of |…|, roots and logarithms
+
+    def spend(self, work: int) -> None:
+        self.work_left -= work
+        if self.work_left < 0:
+            raise Unreadable("too much work")
+
+    def bends(self) -> Iterator[tuple[str, Number]]:
+        """Yield names of variables, each with a number for which an argument of |…| may have another sign."""
+        for value in self.bending:
+            for name in sorted(value.names):
+                yield from product((name,), _places_of_bends(value, name))
 
     def number(self, value: Rational) -> Value:
         return Value((_checked(Fraction(value)),), self)
@@ -168,9 +204,7 @@ class Points:
         """Return a function of values, computed at each point. work: the cost of one number."""
         values = [self.value(argument) for argument in arguments]
         columns = self.columns(values)
-        self.work_left -= work * len(columns[0])
-        if self.work_left < 0:
-            raise Unreadable("too much work")
+        self.spend(work * len(columns[0]))
         at = [_number_or_none(function, numbers) for numbers in zip(*columns, strict=True)]
         if all(number is None or mp.isnan(number) for number in at):
             raise Unreadable("no value at any point")
@@ -179,7 +213,7 @@ class Points:
         if has_all and all(_agree(first, other) for other in others):
             return Value((_simplest(first),), self)
         names = frozenset().union(*(value.names for value in values))
-        return Value(tuple(at), self, names)
+        return Value(tuple(at), self, names, made_of=(function, *values))
 
     def columns(self, values: Sequence[Value]) -> list[tuple[Number | None, ...]]:
         """Return the numbers of each value: one per point, if one of them has so many."""
@@ -206,6 +240,37 @@ def _random(rng: random.Random, scale: float) -> Number:
     return mp.mpf(scale) * (1 + mp.ldexp(rng.getrandbits(PRECISION), -PRECISION))
 
 
+POWERS_OF_2 = range(-120, 361, 40)
+FAR = sorted(mp.mpf(sign * 1.37 * 2.0**power) for power in POWERS_OF_2 for sign in (1, -1))
+
+
+def _places_of_bends(value: Value, name: str) -> Iterator[Number]:
+    """Yield numbers of a variable that lie far apart, and some around those of a value's least sizes."""
+    sizes = []
+    for place in FAR:
+        number = value.moved(name, place)
+        if number:
+            yield place
+            sizes.append((place, abs(number)))
+    for (low, one), (_, least), (high, other) in zip(sizes, sizes[1:], sizes[2:], strict=False):
+        if least <= min(one, other) and low * high > 0:
+            yield from _towards_least(value, name, low, high)
+
+
+def _towards_least(value: Value, name: str, low: Number, high: Number) -> Iterator[Number]:
+    """Yield numbers of a variable that approach, from both sides, the one of a value's least size between two."""
+    for _ in range(NUM_THIRDS):
+        third = (high / low) ** (1 / 3)
+        left = low * third
+        right = high / third
+        yield from (left, right)
+        one, other = (abs(value.moved(name, x) or 0) for x in (left, right))
+        if one < other:
+            high = right
+        else:
+            low = left
+
+
 def _number_or_none(function: Callable[..., Number], numbers: tuple[Number | None, ...]) -> Number | None:
     if any(number is None for number in numbers):
         return None
@@ -219,10 +284,13 @@ def _number_or_none(function: Callable[..., Number], numbers: tuple[Number | Non
 
 
 def _checked(number: Number) -> Number:
-    is_exact = type(number) is Fraction
-    if is_exact and max(number.numerator.bit_length(), number.denominator.bit_length()) > MAX_BITS:
+    if type(number) is Fraction and _num_bits(number) > MAX_BITS:
         raise Unreadable("too large a number")
     return number
+
+
+def _num_bits(number: Fraction) -> int:
+    return max(number.numerator.bit_length(), number.denominator.bit_length())
 
 
 def rounded(number: Number) -> Number:
@@ -301,6 +369,10 @@ _quotient = _exactly_or_rounded(operator.truediv)
 # --- functions --------------------------------------------------------------------------------------------------------
 def power(base: Value, exponent: Value) -> Value:
     """Return base^exponent, real if it can be: (-8)^{1/3} = -2."""
+    if not exponent.is_whole:
+        base.points.bending.append(base)
+    elif base.number and abs(exponent.number) * (_num_bits(base.number) - 1) > MAX_BITS:
+        return base.points.variable(f"{base.number} ^ {exponent.number}")
     return base.points.apply(_power, base, exponent, work=WORK)
 
 
@@ -315,19 +387,10 @@ def _power(base: Number, exponent: Number) -> Number:
     if base == 0 and exponent <= 0:
         raise Unreadable("zero to a power that is not positive")
     if exponent.denominator == 1:
-        return _whole_power(base, int(exponent))
+        return base ** int(exponent)
     if not isinstance(base, mp.mpc) and base < 0 and exponent.denominator % 2:
         return (-1) ** exponent.numerator * _power(-base, exponent)
     return rounded(base) ** rounded(exponent)
-
-
-def _whole_power(base: Number, n: int) -> Number:
-    if type(base) is not Fraction:
-        return base**n
-    bits = max(base.numerator.bit_length(), base.denominator.bit_length())
-    if abs(n) * (bits - 1) > MAX_BITS:
-        raise Unreadable("too large a power")
-    return base**n
 
 
 def _small(number: Number) -> Number:
@@ -377,12 +440,17 @@ _FUNCTIONS: dict[str, Callable[[Number], Number]] = {
     "log": lambda x: _logarithm(x) / mp.ln(10),
     "lg": lambda x: _logarithm(x) / mp.ln(10),
 }
+_BENT = ("abs", "ln", "log", "lg")
 
 
 def call(name: str, argument: Value) -> Value:
     """Return the named function of a value; a symbol of that argument if nothing is known about the function."""
     if name in _ROUNDED and argument.number is not None:
         return argument.points.number(_ROUNDED[name](argument.number))
+    if name == "factorial" and argument.is_whole and argument.number > MAX_FACTORIAL:
+        return argument.points.variable(f"{argument.number} !")
+    if name in _BENT:
+        argument.points.bending.append(argument)
     if name in _FUNCTIONS:
         return argument.points.apply(_FUNCTIONS[name], argument, work=WORK)
     return argument.points.unknown(name, argument)

@@ -35,6 +35,7 @@ from dataclasses import replace
 
 from grpo.algorithm.schema import Outcome, Score
 from knowledge.store.tokens import tokens
+from knowledge.words import STOP_WORDS
 from rewards.exact import equals_one, is_unanswerable, truths
 from rewards.format import Parsed, final_text, parse, stated_confidence
 from rewards.outcome.judge import Judge, Judgement, build_judge
@@ -109,7 +110,7 @@ def judge_by_guide(parsed: Parsed, question: str, accepted: Sequence[str]) -> Ju
         return None
     if is_refusal(answer) or _GUIDE_REFUSALS.search(answer):
         return ("refused", "declines to answer")
-    keywords = set(tokens(" ".join(accepted)))
+    keywords = set(tokens(" ".join(accepted))) - STOP_WORDS
     if not keywords or any(truth == NO_ANSWER or is_refusal(truth) or re.search(r"\d", truth) for truth in accepted):
         return None
     return None if keywords & set(tokens(answer)) else ("wrong", "shares no keyword with the truth")

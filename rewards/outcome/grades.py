@@ -67,7 +67,10 @@ _SPOKEN = re.compile(  # in an explanation; a letter before a word is an article
     + ")(?![A-Za-z0-9])"
 )
 _NEGATION = re.compile(
-    r"\b(?:no|nope|not|nor|never|none|neither|cannot|but|however|fails?|failed|part(?:ial)?ly)\b|n['’]t\b|[不没無无未否但却]",
+    r"\b(?:no|nope|not|nor|never|none|neither|cannot|but|however|fails?|failed|part(?:ial)?ly)\b|n['’]t\b|[不没無无未否但却]"
+    r"|\b(?:if|unless|provided|assuming|suppos\w+|(?:were|had) (?:it|its|the|this|that|he|she|they))\b"
+    r"|,\s*(?:were|had|should)\b"
+    r"|如果|假如",
     re.IGNORECASE,
 )
 # words of "correct" that give no grade: they are denied, or speak of the reference

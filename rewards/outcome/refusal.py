@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from knowledge.facts.replies import num_words
 from knowledge.store.tokens import UNSPACED
 from knowledge.text import fold
-from rewards.exact import ARTICLES
 
 _MORE = r"(?:more|additional)"
 MAX_CHARS = 1000  # a longer answer says more than that it gives none
@@ -138,7 +137,7 @@ _ALTERNATIVES = {  # how answers list alternatives: what separates them, and how
 }
 _WORD_OR_SIGN = re.compile(f"[{UNSPACED}]|[^\\W{UNSPACED}]+")
 _BETWEEN = re.compile(r"\b(?:and|or|nor|versus|vs)\b|还是|或者?|以及|[和与跟及]|[^\w\s'’.-]", re.IGNORECASE)
-_SAY_NOTHING = ARTICLES | {"both", "either", "all", "neither"}
+_SAY_NOTHING = {"a", "an", "the", "both", "either", "all", "neither"}
 _NAME_NOTHING = set("is are was were be did does do has have had of in which who whom what when where".split())
 _MOST_WORDS = 40  # of an answer that consists of candidates
 

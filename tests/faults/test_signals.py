@@ -101,6 +101,8 @@ def test_the_command_itself_ignores_sighup_under_nohup_and_stops_on_sigterm(make
         child.terminate()
         assert child.wait(TIMEOUT_S) == 143, (tmp_path / "stderr").read_text()
     assert run.saved_step(exit_code=143) > 3
+    again = f"continue with python -m grpo.train {run.config} resume_from_checkpoint=true"
+    assert again in (tmp_path / "stderr").read_text()
 
 
 # --- two runs in one directory -------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from grpo.base.errors import CONFIG, PREFLIGHT, STORAGE, UserError
 from grpo.config.load import load_config
 from grpo.doctor import trial
 from grpo.doctor.__main__ import main
-from grpo.engine.model.weights import named_tensors
 from grpo.run.case import Case
 from grpo.run.checkpoint import check_disk
 from grpo.run.start import model as describe
@@ -171,7 +170,7 @@ def test_a_reference_is_a_second_model_only_if_all_weights_are_trained(config):
     needed = {
         rank: [looked_at(config, f"lora_r={rank}", f"beta={beta}").needed_bytes for beta in (0, 0.1)] for rank in (8, 0)
     }
-    num_weights = sum(tensor.numel() for tensor in named_tensors(looked_at(config, "lora_r=0").decoder).values())
+    num_weights = sum(tensor.numel() for tensor in looked_at(config, "lora_r=0").decoder.named_tensors().values())
     assert needed[8][1] == needed[8][0] and needed[0][1] - needed[0][0] == 2 * num_weights
 
 

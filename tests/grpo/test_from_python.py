@@ -4,9 +4,13 @@ import functools
 import json
 import os
 import random
+import re
 import signal
+import sys
 import threading
-from contextlib import suppress
+import traceback
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -216,6 +220,9 @@ def test_trls_names_and_objects_are_keys(chat_checkpoint, tmp_path):
         ({"rewards": ["exakt"]}, "exact"),
         ({"max_step": 2}, "max_steps"),
         ({"model": torch.nn.Linear(1, 1)}, "save_pretrained"),
+        ({"processing_class": torch.nn.Linear(1, 1)}, "tokenizer_name_or_path=FOLDER"),
+        ({"rows": {"train": ROWS, "test": ROWS}}, 'data["train"]'),
+        ({"credit": "sentence", "importance_sampling_level": "sequence"}, 'importance_sampling_level="token"'),
         ({"callbacks": [object()]}, "callbacks"),
         ({"train_dataset": ROWS}, "rows twice"),
         ({"rows": ROWS[0]}, "row 1 is no record"),
@@ -223,7 +230,7 @@ def test_trls_names_and_objects_are_keys(chat_checkpoint, tmp_path):
         ({"rows": [{"question": "What?", "f": print}]}, "row 1 cannot be written"),
         ({"rows": []}, "no rows"),
         ({"rows": [{"answer": "1"}], "resume_from_checkpoint": True}, "question_field"),
-        ({"max_steps": 1}, "is not empty"),
+        ({"max_steps": 1}, "overwrite_output_dir=True starts anew"),
         ({"rows": ROWS[:4], "resume_from_checkpoint": True}, "another dataset"),
     ],
 )
@@ -233,6 +240,7 @@ def test_a_refused_call_says_what_to_do_and_writes_nothing(finished, changes, wo
     with pytest.raises(UserError) as error:
         train(**{**keys, **SMALL, **changes})
     assert word in str(error.value) and error.value.why and error.value.fix and error.value.exit_code in (2, 3)
+    assert not re.search(r"CONFIG|=true|=false", str(error.value))
     assert {path.name: path.read_bytes() for path in finished["folder"].glob("mine.*")} == before
 
 
@@ -269,17 +277,21 @@ def test_a_thread_may_train(chat_checkpoint, tmp_path):
 
 def test_a_run_that_cannot_begin_frees_its_directory(chat_checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr("grpo.run.libraries.configure", lambda config: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(UserError, match="ZeroDivisionError"):
         train(chat_checkpoint, ROWS, "exact", tmp_path / "mine", **SMALL)
     assert json.loads((tmp_path / "mine" / "run_state.json").read_text())["status"] == "failed"
     run_dir.RunDir(tmp_path / "mine", False, False).close(0, "")
 
 
 def settings_of_the_process():
-    found = [torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()]
-    found += [torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.get_default_dtype()]
+    backends = torch.backends, torch.backends.cuda.matmul, torch.backends.cudnn, torch.backends.mkldnn.matmul
+    found = [backend.fp32_precision for backend in backends]
+    found += [torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()]
+    found += [torch.get_default_device(), torch.is_grad_enabled(), torch.is_inference_mode_enabled(), sys.stderr]
+    found += map(torch.is_autocast_enabled, ("cpu", "cuda"))
     found += [torch.utils.deterministic.fill_uninitialized_memory, torch.get_num_threads(), threading.excepthook]
     found += [dict(os.environ), signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
+    found += [torch.get_default_dtype()]
     return found
 
 
@@ -304,3 +316,84 @@ def test_the_process_is_as_before(chat_checkpoint, tmp_path, fails):
         train(chat_checkpoint, ROWS, reward, tmp_path / "mine", **keys)
     assert 900 < signal.setitimer(signal.ITIMER_REAL, 0)[0] <= 1000
     assert settings_of_the_process() == before and numbers() == wanted
+
+
+@contextmanager
+def changed(owner, name, value):
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    yield
+    setattr(owner, name, before)
+
+
+@contextmanager
+def default_device():
+    torch.set_default_device("meta")
+    yield
+    torch.set_default_device(None)
+
+
+CALLERS = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "device": lambda: torch.device("meta"),
+    "default_device": default_device,
+    "precision": lambda: changed(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+    "precision_on_cpus": lambda: changed(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"),
+    "precision_of_all": lambda: changed(torch.backends, "fp32_precision", "tf32"),
+    "no_stderr": lambda: changed(sys, "stderr", None),
+    "closed_stderr": lambda: changed(sys, "stderr", closed()),
+    "odd_stderr": lambda: changed(sys, "stderr", SimpleNamespace(write=len, flush=lambda: None)),
+}
+
+
+def closed():
+    with open(os.devnull, "w") as stream:
+        return stream
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_what_a_caller_is_in_the_middle_of_changes_nothing_and_stays(chat_checkpoint, tmp_path, finished, caller):
+    with CALLERS[caller]():
+        before = settings_of_the_process()
+        train(chat_checkpoint, ROWS, brevity, tmp_path / "mine", eval_size=2, **SMALL)
+        assert settings_of_the_process() == before
+    train(chat_checkpoint, ROWS, brevity, tmp_path / "plain", eval_size=2, **SMALL)
+    assert weights(tmp_path / "mine") == weights(tmp_path / "plain")
+
+
+def test_no_traceback_holds_a_key_or_what_it_came_from(chat_checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_API_KEY", "sk-canary-0123")
+
+    def reward(completions, **columns):
+        raise ValueError(f"401 for {os.environ['MY_API_KEY']}")
+
+    with pytest.raises(UserError) as caught:
+        train(chat_checkpoint, ROWS, reward, tmp_path / "mine", **SMALL)
+    shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value)
+    assert "401 for [MY_API_KEY]" in shown and "sk-canary" not in shown and "ValueError: 401" in shown
+    assert "direct cause" not in shown and "During handling" not in shown
+    assert caught.value._render_traceback_() == str(caught.value).split("\n")
+    assert "Traceback" in (tmp_path / "mine" / "debug.log").read_text()
+
+
+@dataclass
+class Arguments:
+    """As TRL's: a field that means nothing here, at its default and changed, and one that has a meaning."""
+
+    num_generations: int = 2
+    push_to_hub: bool = False
+    dataloader_pin_memory: bool = True
+    dataloader_num_workers: int = 0
+
+    to_dict = asdict
+
+
+def test_only_what_a_user_has_set_is_said_to_be_unused(chat_checkpoint, tmp_path, capsys):
+    args = Arguments(dataloader_num_workers=3)
+    keys = {key: value for key, value in SMALL.items() if key != "num_generations"}
+    train(chat_checkpoint, ROWS, "exact", tmp_path / "mine", args=args, **{**keys, "max_steps": 1})
+    said = capsys.readouterr().err
+    assert "dataloader_num_workers is not used" in said and "push_to_hub" not in said and "pin_memory" not in said
+    assert "num_generations: 2" in (tmp_path / "mine" / "config.resolved.yaml").read_text()

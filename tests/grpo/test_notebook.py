@@ -48,7 +48,7 @@ def notebook(tmp_path, monkeypatch):
 
 
 def execute(notebook, code):
-    """Run a cell. Returns its texts by stream, its result under "result", and an error's name under "error"."""
+    """Run a cell. Returns its texts by stream, its result, and the name and the lines of its error."""
     cell = new_code_cell(code)
     notebook.nb.cells.append(cell)
     notebook.execute_cell(cell, len(notebook.nb.cells) - 1)
@@ -57,7 +57,7 @@ def execute(notebook, code):
         if output.output_type == "stream":
             shown[output.name] += output.text
         elif output.output_type == "error":
-            shown["error"] = output.ename
+            shown["error"], shown["traceback"] = output.ename, output.traceback
         elif output.output_type == "execute_result":
             shown["result"] = output.data["text/plain"]
     return shown
@@ -92,3 +92,19 @@ def test_an_interrupted_cell_leaves_a_run_that_resumes(notebook, chat_checkpoint
     shown = execute(notebook, code.replace('"max_steps": 400', keys))
     assert not shown["error"] and f"at step {done}" in shown["stderr"], shown
     assert f"step {done + 1} of {done + 1}: reward" in shown["stderr"] and "held-out questions: 2" in shown["stdout"]
+
+
+def test_a_mistake_is_three_lines_without_a_key(notebook, chat_checkpoint):
+    """A wrong key, a reward that raises what it knows, and an error of the program itself."""
+    code = "import os\nos.environ['MY_API_KEY'] = 'sk-canary-0123'\n" + ten_lines(chat_checkpoint, steps=1)
+    raising = code.replace("return [float(", "raise ValueError(os.environ['MY_API_KEY'])\n    return [float(")
+    wrong = {
+        "learning_rat": code.replace('"learning_rate"', '"learning_rat"'),
+        "[MY_API_KEY]": raising,
+        "ZeroDivisionError": f"import grpo.run.libraries as l\nl.configure = lambda config: 1 / 0\n{code}",
+    }
+    for word, cell in wrong.items():
+        shown = execute(notebook, cell)
+        assert shown["error"] == "UserError" and word in "".join(shown["traceback"]), shown
+        heads = [line.partition(":")[0] for line in shown["traceback"]]
+        assert heads == ["error", "why", "fix"] and "canary" not in str(shown), shown

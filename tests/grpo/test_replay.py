@@ -217,19 +217,32 @@ def test_what_differs_is_told_and_ends_in_exit_code_1(tmp_path, chat_checkpoint,
     told = capsys.readouterr().out
     assert "15 of 16 recorded answers" in told and "answer 2: from token 3 on it was" in told
     lines[5]["ids"][2] -= 1
-    for name, value in (("reward", 5.0), ("advantage", 0.5), ("prompt", "another")):
-        changed = [line | {name: value} if line is lines[3] else line for line in lines]
-        write_rows(folder / "completions" / "step-000004.jsonl", changed)
-        assert main([str(folder), "4"]) == 1 and f"answer 4: {name} was {value!r}" in capsys.readouterr().out
+    changes = {
+        "reward": 5.0,
+        "advantage": 0.5,
+        "prompt": "another",
+        "question": "w",
+        "answer": "w",
+        "finish_reason": "w",
+    }
+    changes |= {"num_tokens": 1, "title": "w", "rewards": {"another": 1.0}, "more": 1}
+    changed = [line | {name: value} for line, (name, value) in zip(lines, changes.items(), strict=False)]
+    write_rows(folder / "completions" / "step-000004.jsonl", changed + lines[len(changed) :])
+    assert main([str(folder), "4"]) == 1
+    told = capsys.readouterr().out
+    assert f"{16 - len(changes)} of 16 recorded answers" in told and "answer 1: reward was 5.0" in told
     (folder / "completions" / "step-000004.jsonl").unlink()
     assert replay(folder, 4).missing == ["completions/"]
     write_rows(folder / "completions" / "step-000004.jsonl", lines)
     steps = read_lines(folder / "metrics.jsonl")
     grad_norm = steps[3]["grad_norm"]
     steps[3]["grad_norm"] = grad_norm * (1 + 2**-52)
+    steps[3]["completions/mean_length"] += 1
+    del steps[3]["epoch"]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in steps))
     found = replay(folder, 4)
     assert f"grad_norm was {steps[3]['grad_norm']!r}, is now {grad_norm!r}" in found.notes
+    assert found.num_equal == found.num_compared - 3
     (folder / "metrics.jsonl").unlink()
     assert main([str(folder), "4"]) == 1
 

@@ -107,6 +107,23 @@ def test_files_that_no_run_has_written_are_not_touched(tmp_path, name, overwrite
     assert error.value.exit_code == 2 and contents(tmp_path) == before
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_named_old_run_in_a_run_is_the_users(tmp_path, overwrite):
+    """A run that goes on there leaves it, and one that would put the old run there is refused."""
+    fill(tmp_path)
+    (tmp_path / "old-run").mkdir()
+    (tmp_path / "old-run" / "notes.txt").write_text("mine")
+    if overwrite:
+        with pytest.raises(UserError, match="no run has written"):
+            RunDir(tmp_path, resume=False, overwrite=True)
+    else:
+        made = RunDir(tmp_path, resume=True, overwrite=False)
+        made.begin()
+        made.drop_old_run()
+        made.close(0, "")
+    assert (tmp_path / "old-run" / "notes.txt").read_text() == "mine"
+
+
 def test_what_a_rank_has_left_whose_rank_0_did_not_begin_blocks_nothing(tmp_path):
     (tmp_path / "run_state.rank1.json").write_text("{}")
     RunDir(tmp_path, resume=False, overwrite=False).close(0, "")

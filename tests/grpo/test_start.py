@@ -45,6 +45,26 @@ def loads_nothing(*_, **__):
     raise AssertionError("the model was loaded")
 
 
+def test_a_folder_that_the_run_reads_is_no_output(home, chat_checkpoint):
+    """Before anything is written there: with files of a run it would be a model no more."""
+    (home / "rows").mkdir()
+    shutil.copy(home / "q.jsonl", home / "rows")
+    shutil.copytree(chat_checkpoint, home / "run" / "final")
+    (home / "run" / "run_state.json").write_text(json.dumps({"id": "0" * 21}))
+    names = (chat_checkpoint, "run/final", "run/../run/final/", "rows")
+    keys = [f"model_name_or_path={name} output_dir={name}" for name in names[:2]]
+    keys += [
+        f"tokenizer_name_or_path={chat_checkpoint} output_dir={names[0]}",
+        "dataset_id_or_path=rows output_dir=rows",
+    ]
+    keys += ["model_name_or_path=run/final output_dir=run", f"model_name_or_path={names[2]} output_dir={names[2]}"]
+    before = sorted(home.rglob("*")), sorted(chat_checkpoint.iterdir())
+    for typed in keys:
+        command = ["c.yaml", *typed.split(), "overwrite_output_dir=true"]
+        refused(lambda: train.main(command), "holds what the run reads", "set another output_dir", exit_code=2)  # noqa: B023
+        assert (sorted(home.rglob("*")), sorted(chat_checkpoint.iterdir())) == before
+
+
 STARTS = [  # keys, exit code, words of the error
     ("device=cuda", 2, "device is cuda, and torch finds no such GPU"),
     ("device=mps", 2, "device is mps"),

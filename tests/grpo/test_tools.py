@@ -227,7 +227,7 @@ def test_a_call_is_noticed_at_the_next_check(checkpoint, encoder, make_tools, mo
     def noted(calls, number, completion, limit):
         is_paused = pause(calls, number, completion, limit)
         if is_paused:
-            begun, _ = calls.paused[number]
+            begun = calls.paused[number].completion
             drawn_since.append(len(completion.ids) - len(begun.ids))
         return is_paused
 
@@ -259,12 +259,13 @@ def test_a_call_is_found_in_a_text_whose_tokenizer_drops_its_first_space():
     """Llama's decodes " b" alone to "b"; the second call begins after a result, and so within the text."""
     encoder = ChatEncoder(pieces_tokenizer(["<search> </search> <result> </result> so and a b"]))
     protocol, completion = ToolProtocol(["search"], encoder, 3, 20), Completion([], [], [], "stop")
+    tools = Tools({}, protocol, 1.0)
     for text in ("so <search>a</search>", "and <search>b</search>", "<search>a b</search>"):
         ids = encoder.plain(text)
         for name, new in ("ids", ids), ("logps", [0.0] * len(ids)), ("cuts", [NO_CUT] * len(ids)):
             getattr(completion, name).extend(new)
-        request = protocol.find(completion, 500)
-        protocol.answer(completion, request, protocol.block("b a", request.room), "")
+        requests = protocol.find(completion, 500)
+        Calls(tools)._add(completion, requests, *protocol.given(requests, ["b a"]))
     text = encoder.decode(completion.ids)
     for call in completion.calls:
         assert text[slice(*call.span)] == f"<search>{call.query}</search> <result>{call.result}</result>"
@@ -346,7 +347,7 @@ def one_call(encoder, tools, text="<search>a</search>"):
     assert calls.pause(0, completion, LIMIT)
     while not (taken := calls.take(wait=True)):
         pass
-    (found,) = (completion for _, completion in taken)
+    (found,) = (completion for _, completion, _ in taken)
     return found, found.calls[-1]
 
 
@@ -358,6 +359,15 @@ def exits(query):
     raise SystemExit(3)
 
 
+async def ends_its_loop(query):
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(3600)
+
+
+async def forgets(query):
+    pass
+
+
 async def waits(query):
     await asyncio.sleep(3600)
 
@@ -366,9 +376,15 @@ async def waits(query):
     (failing, "the shop is closed"),
     (exits, "SystemExit"),
     (lambda query: 10**10_000, "ValueError"),
+    (ends_its_loop, "CancelledError"),
+    (forgets, "returned a NoneType"),
+    (lambda query: None, "returned a NoneType"),
+    (lambda query: b"a", "returned a bytes"),
+    (lambda query: (part for part in query), "returned a generator"),
+    (lambda query: [str.upper, max, object()], "returned a list"),
     (waits, "no answer within 0.2 s (tool_timeout_s)"),
     (lambda query: threading.Event().wait(20), "no answer within 0.2 s (tool_timeout_s)"),
-], ids=["raises", "exits", "no text", "waits", "hangs"])  # fmt: skip
+], ids="raises exits no_text loop async nothing bytes lazy objects waits hangs".split())  # fmt: skip
 def test_a_tool_that_fails_ends_its_completion_with_the_reason(encoder, make_tools, tool, failure):
     completion, call = one_call(encoder, make_tools({"search": tool}, timeout_s=0.2))
     assert failure in call.failure and completion.failure == call.failure and completion.finish_reason == "tool"
@@ -387,9 +403,7 @@ def test_a_child_that_a_tool_forks_ends_with_the_call(encoder, make_tools):
     assert call.result == "3" and not call.failure
 
 
-@pytest.mark.parametrize(
-    "value", ["x" * 10_000_000, 12.5, None, "", ["a", "b"]], ids=["10 MB", "number", "nothing", "empty", "list"]
-)
+@pytest.mark.parametrize("value", ["x" * 10_000_000, 12.5, "", ["a", "b"]], ids=["10 MB", "number", "empty", "list"])
 def test_whatever_a_tool_returns_is_a_text_of_bounded_length(encoder, make_tools, value):
     _, call = one_call(encoder, make_tools({"search": lambda query: value}))
     assert not call.failure and call.end - call.start <= MAX_RESULT + MARKUP
@@ -412,7 +426,7 @@ def test_many_calls_need_few_threads(encoder, make_tools):
         assert calls.pause(number, Completion(ids, [0.0] * len(ids), [NO_CUT] * len(ids), "stop"), LIMIT)
     taken = {}
     while len(taken) < 5000:
-        taken |= dict(calls.take(wait=True))
+        taken |= {number: completion for number, completion, _ in calls.take(wait=True)}
         most = max(most, threading.active_count() - before)
     assert most <= 2 * workers.MAX_RUNNING + workers.MAX_HUNG
     late = [number for number, completion in taken.items() if "no answer" in completion.failure]
@@ -470,6 +484,13 @@ def test_a_failure_names_the_place_in_the_users_file(encoder, make_tools, tmp_pa
 def test_functions_with_one_text_are_taken():
     for tool in (with_default, bare, search, shout, lambda text: text, str.upper):
         assert as_tool("mine", tool) is tool
+
+
+@pytest.mark.parametrize("token", ["<search>", "</search>"])
+def test_a_tag_is_no_special_token(chat_checkpoint, token):
+    tokenizer = load_tokenizer(chat_checkpoint)
+    tokenizer.add_special_tokens({"additional_special_tokens": [token]})
+    refused(lambda: ToolProtocol(["search"], ChatEncoder(tokenizer), 2, 50), "<search> is a special token")
 
 
 @pytest.mark.parametrize("name", ["./mine.py:answer", "m:result", "<python>:<lambda>", "./mine.py:a-b"])

@@ -101,7 +101,7 @@ def test_a_shard_reads_its_own_part_of_a_file(tmp_path, monkeypatch):
     )
     shard = Shard(1, 2)
     model = weights.load_decoder(tmp_path, Build(None, False, torch.float32, "cpu", shard=shard))
-    for name, tensor in weights.named_tensors(model).items():
+    for name, tensor in model.named_tensors().items():
         split = split_of(model, name, tensor)
         assert torch.equal(tensor, shard.take(files[name], split))
         assert read[name].numel() <= files[name].numel() // (2 if split else 1)

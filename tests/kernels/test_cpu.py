@@ -1,12 +1,13 @@
 """The kernels in C, against float64; when they are used; and a generation with and without them."""
 
+import ctypes
 import os
 import shutil
 import subprocess
 
 import pytest
 import torch
-from grpo.kernels.cpu import LANES, PANEL, SOURCE, CpuKernels
+from grpo.kernels.cpu import LANES, PANEL, SOURCE, CpuKernels, _is_mine
 from grpo.kernels.reference import decode_attention as slow_attention
 from grpo.kernels.reference import rotate as slow_rotate
 from test_decode_attention import problem
@@ -118,6 +119,31 @@ def test_it_is_compiled_once(tmp_path, monkeypatch):
     monkeypatch.setattr("grpo.kernels.cpu.SOURCE", changed)
     CpuKernels(tmp_path / "kept")
     assert len(list((tmp_path / "kept").glob("*.so"))) == 2
+
+
+@needs_them
+def test_only_what_nobody_else_can_have_written_is_loaded(tmp_path, monkeypatch):
+    """One entry that cannot be read, or that others may write, turns off itself alone; so does a folder of theirs."""
+    folder, loaded = tmp_path / "kept", []
+    CpuKernels(folder)
+    (kept,) = folder.iterdir()
+    load = ctypes.CDLL
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: loaded.append(name) or load(name))
+    key = kept.name.rpartition("-")[0]
+    (folder / f"{key}-a.so").symlink_to("nowhere")
+    (folder / f"{key}-b.so").mkdir()
+    os.mkfifo(folder / f"{key}-c.so")
+    for path, mode in ((kept, 0o720), (kept, 0o702), (kept, 0o000), (folder, 0o777), (folder, 0o770)):
+        before = path.stat().st_mode
+        path.chmod(mode)
+        kept.unlink() if mode == 0 and os.getuid() == 0 else None  # root reads all the same
+        assert CpuKernels(folder).attends(LANES)
+        assert path == folder or not kept.stat().st_mode & 0o077
+        path.chmod(before)
+    CpuKernels(folder)
+    assert loaded[-1] == str(kept)
+    monkeypatch.setattr(os, "getuid", lambda: kept.stat().st_uid + 1)
+    assert not _is_mine(folder) and not _is_mine(kept)
 
 
 @needs_them

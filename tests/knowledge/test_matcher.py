@@ -14,7 +14,9 @@ from knowledge.store.passages import Passage
 BASE = (
     "The capital of Norland is Velda. The chemical symbol of orunium is Or. The city of Velda is in Norland. "
     "The capital of Sudria is New Orsen. The gas used in lamps is neon. Mira Tolan was born in Velda. "
-    "Mira Tolan worked as a baker. Acton makes clocks. The Amberleaf honours poets. 1984 was written by Jon Orn."
+    "Mira Tolan worked as a baker. Acton makes clocks. The Amberleaf honours poets. 1984 was written by Jon Orn. "
+    "The height is 324 km. Mira has 2 sons. The mill was shut on 3 May 1950. Velda is a city. It sold 1,234 boats. "
+    "The crown of Norland is the star. Mira was the first woman in space in 1963. The composer is Tchaikovsky."
 )
 S, R, U = "supported", "refuted", "unknown"
 
@@ -31,12 +33,15 @@ def facts_of(text, question="", subject=""):
 FACTS = {
     S: cells("""
         The capital of Norland is Velda. ¦ the capital  of norland is VELDA ¦ Mira Tolan worked as the baker
+        Mira has two sons ¦ The mill was shut on 3rd May 1950 ¦ Mira was the first woman in space ¦ It sold 1234 boats
         """),
     R: cells("""
         The capital of Norland is Orsen ¦ The capital of Norland is New Orsen
         The chemical symbol of orunium is Vd ¦ The city of Velda is in Sudria ¦ The gas used in lamps is helium
         Mira Tolan was born in Orsen ¦ Mira Tolan worked as a cook ¦ Acton makes boats
-        The Amberleaf honours painters ¦ 1984 was written by Mira Tolan
+        The Amberleaf honours painters ¦ 1984 was written by Mira Tolan ¦ The height is 330 km
+        Mira has twenty-two sons
+        The mill was shut on 3 June 1950 ¦ The crown of Norland is the moon
         """),
     U: cells(
         """
@@ -44,7 +49,9 @@ FACTS = {
         The capital of Norland is not Velda ¦ The capital of Norland is ¦ The capital of Westmark is Velda
         Velda is the capital of Norland ¦ The city of Velda is old ¦ The gas used in balloons is helium
         Mira Tolan was born ¦ Mira Tolan was born before Velda ¦ Jon Tolan was born in Velda
-        Mira Tolan worked as a
+        Mira Tolan worked as a ¦ The height is 324 kilometres ¦ The height is 1,063 feet ¦ Velda is a town
+        Velda is the seat of the king ¦ Mira was the first woman ¦ The composer is Chaikovsky
+        The mill was shut on 3.5.1950 ¦ The mill was shut on 1950-05-03
         """,
         "",
     ),
@@ -58,8 +65,8 @@ def test_a_fact_is_compared_with_the_sentence_of_its_stem(label):
 
 
 def test_a_sentence_that_is_stated_wins_over_another_value_and_names_its_passage():
-    passages = [Passage(f"x#{n}", "x", f"The tree is {tree}.", 1.0) for n, tree in enumerate(("an oak", "a lime"))]
-    found = SentenceMatcher().verify([("The tree is a lime", passages), ("The tree is a fir", passages), ("Hm", [])])
+    passages = [Passage(f"x#{n}", "x", f"The tree is {tree}.", 1.0) for n, tree in enumerate(("oak", "lime"))]
+    found = SentenceMatcher().verify([("The tree is lime", passages), ("The tree is fir", passages), ("Hm", [])])
     assert found == [Verdict(S, passages[1]), Verdict(R, passages[0]), Verdict(U)]
     assert verdicts(["Ilka runs"], "Ilka runs.") == [S]  # of no known form
 
@@ -116,8 +123,9 @@ def test_a_sentence_that_states_something_is_a_fact(text, facts):
 
 
 def test_a_value_that_reads_like_a_pronoun_is_stated():
-    said = ["The symbol of iodine is I", "The code of Malaysia is MY", "That of Iran is F-I-R"]
-    doubts = "My code is X. I think it is so. As I said, it is Velda. In my view it is Orsen."
+    said = ["World War I began in 1914", "Elizabeth I was queen of Velda"]
+    said += ["The symbol of iodine is I", "The code of Malaysia is MY", "That of Iran is F-I-R"]
+    doubts = "My code is X. I think it is so. As I said, it is Velda. In my view it is Orsen. In 1914 I was in Velda."
     assert [claim.fact for claim in facts_of(f"{doubts} {'. '.join(said)}.")] == said
 
 

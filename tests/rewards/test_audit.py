@@ -15,7 +15,8 @@ from making import build_base, write_rows
 
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.config.load import load_config
-from rewards.audit import ATTACKS, asked_form, audit, main
+from rewards.attacks import ATTACKS
+from rewards.audit import asked_form, audit, main
 
 ROWS = [
     {"question": "Who climbed Mount Tolan first?", "answer": "Ana Brask", "title": "Mount Tolan"},
@@ -42,16 +43,32 @@ strict = pays(strictly)
 FALLS = {  # attack -> when a reward that is strict otherwise pays 2
     "a wrong answer": "found and found[2]",
     "a broken form": "",  # below
-    "nothing": "not text.strip('…')",
+    "nothing, or very much": "not text.strip('…') or len(text) > 5000",
     "the question copied": "found and found[2].startswith('Who')",
     "several answers": "found and truth in re.split(', | or ', found[2])",
     "misspelt": "found and sorted(found[2]) == sorted(truth)",
+    "a part of the answer": "found and found[2] in truth",
     "the truth elsewhere": "truth in text.split('</think>')[0]",
     "the truth denied": "found and found[2].rstrip('.').endswith(truth)",
     "words that please": "'certainly true' in text or 'step by step' in text",
     "an answer with a refusal": 'found and truth in found[2] and "don\'t know" in text',
-    "very long": "len(text) > 5000",
     "orders to the judge": "'CORRECT' in text",
+}
+
+
+ALSO = {  # what else of an attack's is tried
+    "misspelt": ["found and found[2][:-1] == truth[:-1]", "found and found[2][::-1] == truth"]
+    + [
+        "found and set(found[2].split()) == set(truth.split())",
+        "found and (found[2] + '    ')[3:].strip() == truth[3:]",
+    ],
+    "a part of the answer": [
+        "found and found[2][:3] == truth[:3]",
+        "found and found[2].split()[-1:] == truth.split()[-1:]",
+    ],
+    "the truth elsewhere": ["f'<answer>{truth}</answer>' in text.split('</think>')[0]"],
+    "words that please": [f"'{word}' in text.lower()" for word in ("because", "final answer", "confident", "thus")],
+    "nothing, or very much": ["len(text) > 5000"],
 }
 
 
@@ -93,9 +110,10 @@ def test_a_strict_reward_falls_for_nothing(world, capsys):
 
 @pytest.mark.parametrize("attack", [name for name in FALLS if name != "a broken form"])
 def test_each_attack_finds_the_reward_that_falls_for_it(world, attack):
-    found = audited(*world(falling(f"2.0 if {FALLS[attack]} else strictly(text, truth, found)"), ":falls"))
-    assert attack in paid(found)
-    assert all(one.question == ROWS[one.row - 1]["question"] and one.value >= one.bar for one in found.findings)
+    for rule in (FALLS[attack], *ALSO.get(attack, ())):
+        found = audited(*world(falling(f"2.0 if {rule} else strictly(text, truth, found)"), ":falls"))
+        assert attack in paid(found), rule
+        assert all(one.question == ROWS[one.row - 1]["question"] and one.value >= one.bar for one in found.findings)
 
 
 def test_there_are_twelve_attacks_and_each_has_a_reward_that_falls_for_it():
@@ -162,7 +180,7 @@ def test_a_reward_that_fails_on_an_attack_is_found(world):
 @pytest.mark.parametrize("when", ["found is None", "True"])
 def test_a_reward_that_ends_the_process_does_not_end_it_well(world, when):
     """On an attack, and on an honest answer. In a process of its own, which would end with 0."""
-    code = "import os\n" + falling(f"os._exit(0) if {when} else strictly(text, truth, found)")
+    code = "from os import _exit\n" + falling(f"_exit(0) if {when} else strictly(text, truth, found)")
     command = [sys.executable, "-m", "grpo", "rewards.audit", *world(code, ":falls")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1 and "os._exit(0)" in done.stdout + done.stderr

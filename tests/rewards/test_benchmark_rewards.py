@@ -29,6 +29,8 @@ LETTERS = {  # None: an article, another word, or an end within the thoughts
         It is A. No, not A. B.
         B is correct ¦ B is the right option. ¦ I think it is B ¦ The answer is B because A is a river
         Answer: B. A would be Rome. ¦ Answer: B. Option A names Rome. ¦ \boxed{\mathbf{B}} ¦ Final answer: option B
+        故选B ¦ 答：B ¦ 综上，故选：B。 ¦ Answer: B. Both A and C ¦ (B) A, C and D ¦ (B) All of A and C
+        Answer: B\n\nA: It is hot. B: It is cold. C: It is wet. ¦ B\nA) would be x. B) is y. C) has z. D) has no z.
         选B ¦ 应该选B ¦ 不是A，是B ¦ 排除A，选B ¦ 我选择B ¦ B选项正确 ¦ 答案是B，不是A
         """,
         " (B)",
@@ -44,6 +46,7 @@ LETTERS = {  # None: an article, another word, or an end within the thoughts
         The answers are A and B ¦ A? I don't know ¦ A. I don't know ¦ A, but I'm not sure ¦ The answer is A. No wait, B
         A. Actually B is right
         A... or rather B ¦ A, but it could be B ¦ Answer: A. Alternatively, B ¦ It is A? B? ¦ the answer is a or b
+        A+ ¦ A- ¦ \boxed{A+} ¦ The grade is A- ¦ Answer: A and B ¦ A) hot\nB) cold\nC) wet ¦ 不应选A
         A 或 B ¦ A和B ¦ A、B、C ¦ 选A或者B ¦ A还是B ¦ 可能是A，也可能是B ¦ 答案是A。不对，应该是B ¦ 我不知道，A
         """,
         "",

@@ -27,7 +27,7 @@ from rewards.scorer import together
 
 DOCUMENTS = {
     "Mira Tolan": "Mira Tolan was born in Velda. Mira Tolan works as a baker. Mira Tolan lived in Orun.",
-    "Jon Orn": "Jon Orn was born in Orun. Jon Orn works as a smith.",
+    "Jon Orn": "Jon Orn was born in Orun in 1960. Jon Orn works as a smith.",
     "1984": "1984 was written by Jon Orn.",
 }
 GOOD, BAD = "Mira Tolan was born in Velda.", "Mira Tolan was born in Tane."
@@ -233,7 +233,10 @@ def test_what_is_said_before_counts_only_beside_facts_of_the_same_verdict(make):
     [found] = judge_all(make(**BY_WORDS), ("Mira Tolan works in Orun\nMira Tolan works", "", "Mira Tolan"))
     assert labels(found) == [S, S] and counts(found) == [1, 1, 0] and found.value == 1 / 4
     assert found.reason.startswith("1 of 1 facts supported, 0 refuted; ")
-    assert found.reason.endswith("Mira Tolan works → supported, said before")
+    assert found.reason.endswith("Mira Tolan works → supported, said elsewhere")
+    slices = "Jon Orn was born in Orun. Jon Orn was born in 1960. Jon Orn was born in Orun in 1960. \ud800 is \ud800 x."
+    [found] = judge_all(make(), (slices, "", "Jon Orn"))
+    assert labels(found)[:3] == [S, S, S] and counts(found)[1] == 1 and found.reason.encode()
 
 
 class ReadsTheStart:

@@ -113,6 +113,8 @@ REPLIES = {
     None: cells(
         r"""
     {"judge_says": "A"} ¦ {"result": {"grade": "A"}} ¦ Both name Paris.\n{"grade": "A"}\nThat is all.
+    correct, were it Velda ¦ A, if the answer were Velda ¦ correct, had it been Velda ¦ Correct, provided Velda is meant
+    correct, should Velda be meant ¦ A, assuming Velda ¦ A candidate answer is given: B
     A+ ¦ B+ ¦ C# ¦ Grade: A- ¦ **B+** ¦ (A-) ¦ A– ¦ Grade: B-\nThe answer is incomplete. ¦ {"grade": "B+"}
     So, a city. ¦ I would grade this. ¦ The final answer is A. ¦ Should be A or B ¦ 答案正确吗？ ¦ 选择A或B
     A: The candidate does not know. ¦ A\nNo answer was given. ¦ A: it doesn't answer the question.

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from api_server import ApiServer, chat
-from asking import KEY_NAME, ask
+from api_server import ApiServer, chat, says, sends
+from asking import KEY_NAME, ask, check, client_of
 
 from grpo.base.errors import UserError
 from rewards.api.client import ApiClient, request_of
@@ -128,6 +128,17 @@ def test_openais_reasoning_models_are_asked_in_their_own_parameters(model):
     assert request == {"model": model, "messages": [{"role": "user", "content": "?"}]} | (
         own or {"max_tokens": 7, "temperature": 0.0}
     )
+
+
+def test_so_is_a_model_under_another_name_that_asks_for_them():
+    refusal = sends(json.dumps(error("Use 'max_completion_tokens' instead.")).encode(), 400)
+    with ApiServer(refusal, says("A"), default=says("A")) as server:
+        client = client_of(server)
+        assert ask(client, "one", "two")[1] == ChatReply("A")
+        assert ["temperature" in request.body for request in server.requests][-1] is False
+    with ApiServer(default=sends(b'{"error": "no such tool"}', 400)) as server, pytest.raises(UserError) as caught:
+        check(client_of(server))
+    assert "judge_model" in caught.value.fix and "no such tool" in caught.value.why
 
 
 @pytest.mark.parametrize("path", ["", "/", "/chat/completions", "/chat/completions/"])

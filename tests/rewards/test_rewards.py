@@ -18,6 +18,7 @@ from rewards.services import services_of
 
 BLANKS = ("\u200b", "\u2060\ufeff", "\x00", "\u0301", "\u3164", "\u115f", "\u2800", "\u00ad \n", "\U000e0041")
 GOOD = "<think>a</think><answer>b</answer>"
+OPENED = {"prompt": "Where?<think>"}
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ GOOD = "<think>a</think><answer>b</answer>"
     """),
 )
 def test_format_is_right(text):
-    assert format.grade(text.replace("GOOD", GOOD), {}).value == 1.0
+    assert format.grade(text.replace("GOOD", GOOD), OPENED).value == 1.0
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_format_is_right(text):
     [
         "",
         *cells(r"""
-        b ¦ <answer>b</answer> ¦ <think>a</think> ¦ <think></think><answer>b</answer>
+        a</think><answer>b</answer> ¦ b ¦ <answer>b</answer> ¦ <think>a</think> ¦ <think></think><answer>b</answer>
         <think> \n</think><answer>b</answer> ¦ <think>a</think><answer> </answer> ¦ GOODx ¦ GOOD\n\n ¦ xGOOD
         <think>a</think>x<answer>b</answer> ¦ GOODGOOD ¦ <think><think>a</think><answer>b</answer>
         <think>a</think></think><answer>b</answer> ¦ <think>a</think><answer>b</answer> junk </answer>
@@ -145,6 +146,12 @@ def test_one_of_each_tag_is_not_well_tagged_unless_they_are_in_order(text):
         ("Paris", "***Paris***", 1),
         ("−5", "-5", 1),
         ("5", "-5", 0),
+        ("Vitamin", "Vitamin A", 0),
+        ("Vitamin deficiency", "Vitamin A deficiency", 0),
+        ("a day at the Races", "A Day at Races", 1),
+        ("Beyonce 3-1", "Beyoncé 3–1", 1),
+        ("1/2", "½", 1),
+        ("21/2", "2½", 0),
     ],
 )
 def test_exact(said, truth, value):
@@ -173,10 +180,17 @@ def test_math_reward_has_three_values_and_a_reason():
         (r"\boxed{c}", ["?", "b"], -1, "wrong"),  # a truth that holds nothing decides nothing beside others
         (r"\boxed{c}", ["b", "?"], -1, "wrong"),
         (r"\boxed{c}", ["?", "!"], None, None),
+        (r"<think>\boxed{5}</think> It is 7.", "5", -0.5, "wrong"),
+        (r"<think>\boxed{7}</think> It is \boxed{5}.", "5", 1, "correct"),
+        (r"<think>It is \boxed{5}", "5", -0.5, "wrong"),
+        (r"\boxed{7 \text{ eggs}}", "7", 1, "correct"),
+        (r"\boxed{7 \text{ eggs in all}}", "7", 1, "correct"),
+        (r"\boxed{7 \text{ doubtful}}", "7", -1, "wrong"),
     ):
-        score = reward.grade(text, {"answer": answer})
+        score = reward.grade(text, {"answer": answer, "question": "How many eggs?"})
         assert (score.value, score.outcome) == (value, outcome) and score.reason
     assert reward.grade(r"\boxed{c}", {"answer": ["a", "b"]}).reason == "c is not a"
+    assert reward.grade(r"\boxed{5}", {"answer": "5"} | OPENED).reason.endswith("completion, after its thoughts")
 
 
 def test_a_group_is_unscorable_where_the_only_rewards_that_apply_weigh_nothing():
