@@ -274,7 +274,7 @@ BUDGETS = {
     "grpo/minimal.py": 2_500,
     "grpo/engine": 41_750,
     "kernels": 14_250,
-    "grpo": 19_250,
+    "grpo": 19_500,
     "grpo/config": 9_500,
     "grpo/run": 22_250,
     "grpo/doctor": 3_750,
