@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from typing import Any
 
 from grpo.config.options import ENVIRONMENT, SEARCH, WITH_KNOWLEDGE, SftConfig, TrainConfig
@@ -65,6 +66,7 @@ ALIASES = _by_name(  # our key -> its other names
     }
 )
 
+INSTALLED = ",".join(filter(find_spec, ("tensorboard", "swanlab", "wandb", "trackio")))
 SWITCHES = _by_name(  # a key of ours, and what it is set to -> the words of theirs, with their value
     {
         ("base_weights", "int8"): "load_in_8bit:true quantization_bit:8",
@@ -76,6 +78,7 @@ SWITCHES = _by_name(  # a key of ours, and what it is set to -> the words of the
         ("save_total_limit", "0"): "save_total_limit:none",
         ("lora_r", "0"): "finetuning_type:full lora_enabled:false use_lora:false use_peft:false",
         ("max_samples", "0"): "max_samples:-1",
+        ("report_to", INSTALLED): "report_to:all",
         ("report_to", "swanlab"): "use_swanlab:true",
         ("scale_rewards", "group"): "scale_rewards:true",
         ("scale_rewards", "none"): "scale_rewards:false",

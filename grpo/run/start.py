@@ -76,7 +76,9 @@ def check_start(config: AnyConfig, is_restart: bool = False, objects: Objects = 
     code, (_, only) = faults[0][1].exit_code, faults[0]
     if len(faults) == 1:
         raise UserError(only.what, only.why, f"{only.fix}; {DOCTOR}", code)
-    texts = [f"{name}: {error.what}\n       why: {error.why}\n       fix: {error.fix}" for name, error in faults]
+    texts = []
+    for number, (name, error) in enumerate(faults, 1):
+        texts.append(f"{number}. {name}: {error.what}\n       why: {error.why}\n       fix: {error.fix}")
     raise UserError(
         f"{len(faults)} things keep this run from starting", "\n     ".join(texts), f"correct these; {DOCTOR}", code
     )
