@@ -278,7 +278,7 @@ BUDGETS = {
     "grpo/config": 9_500,
     "grpo/run": 22_250,
     "grpo/doctor": 3_750,
-    "grpo/data": 16_750,
+    "grpo/data": 17_250,
     "grpo/evaluation": 6_250,
     "grpo/report": 3_250,
     "grpo/replay": 5_000,
