@@ -22,9 +22,9 @@ from grpo.base.storage import write_json
 from grpo.data.worlds.model import CHAT_TEMPLATE, TURN, TURN_END
 from grpo.engine.attention.choice import packed_attention
 from grpo.engine.model.build import Build, LoraSpec
-from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.decoder import Decoder, OwnDecoder
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.weights import load_decoder, named_tensors, save_checkpoint
+from grpo.engine.model.weights import load_decoder, save_checkpoint
 from grpo.run import run
 
 END, PAD = "<|end|>", "<|endoftext|>"
@@ -156,8 +156,8 @@ def ours(path: Path, build: Build) -> Decoder:
 def random_decoder(name: str, build: Build, mean_length: float | None = None) -> Decoder:
     """Make our decoder of that shape, with random weights, where it will be used. mean_length: see `end_after`."""
     torch.manual_seed(0)
-    model = Decoder(ModelConfig.from_hf(SHAPES[name]), build)
-    for name, tensor in named_tensors(model).items():
+    model = OwnDecoder(ModelConfig.from_hf(SHAPES[name]), build)
+    for name, tensor in model.named_tensors().items():
         if name.endswith("norm.weight"):
             tensor.fill_(1)
         elif name.endswith(".weight"):

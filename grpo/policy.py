@@ -26,9 +26,11 @@ from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.gguf import is_gguf, open_gguf
 from grpo.engine.model.memory import loading
+from grpo.engine.model.transformers_model import TransformersModel
 from grpo.engine.model.weight import master_dtype
 from grpo.engine.model.weights import DTYPES, load_decoder, read_model_config, save_checkpoint
 from grpo.engine.parallel.shard import ALONE, Shard
+from grpo.engine.sampling.check import check_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -102,17 +104,31 @@ def load_policy(
     tokenizer = load_encoder(config).tokenizer  # before the weights, which take minutes
     parts = find_parts(config)
     end_ids = eos_ids(parts.model, tokenizer)
-    lora = lora_spec(config)
-    dtype = choose_dtype(config.torch_dtype, device)
-    build = Build(lora, train_weights and lora is None, dtype, device, held_as(config, parts.model), shard)
+    build = build_of(config, parts.model, device, train_weights, shard)
     start = load_adapter(parts.adapter) if parts.adapter else None
     model = load_decoder(parts.model, build, start)
+    if isinstance(model, TransformersModel):
+        check_model(model)
     generator = torch.Generator().manual_seed(config.seed)
     for linear in model.lora_linears():
         linear.reset(generator)
     check_vocabulary(tokenizer, model)
     folders = (parts.model, parts.adapter) if parts.adapter else (parts.model,)
     return Policy(model, tokenizer, end_ids, start, parts.base, folders)
+
+
+def build_of(
+    config: TrainConfig | SftConfig,
+    folder: Path,
+    device: torch.device,
+    train_weights: bool = True,
+    shard: Shard = ALONE,
+) -> Build:
+    """Return how to build the model of a run, whose checkpoint is in this folder."""
+    lora = lora_spec(config)
+    trains = train_weights and lora is None
+    dtype, held = choose_dtype(config.torch_dtype, device), held_as(config, folder)
+    return Build(lora, trains, dtype, device, held, shard, config.model_backend)
 
 
 def load_encoder(config: TrainConfig | SftConfig) -> ChatEncoder:
@@ -125,7 +141,7 @@ def held_as(config: TrainConfig | SftConfig, folder: Path) -> Format | None:
     """Return how the frozen weights of a checkpoint are held: as base_weights says, or else as its file holds them."""
     if not config.lora_r:
         return None
-    return FORMATS.get(config.base_weights or read_model_config(folder).held)
+    return FORMATS.get(config.base_weights or read_model_config(folder, config.model_backend).held)
 
 
 @loading()
@@ -236,13 +252,6 @@ def lora_spec(config: TrainConfig | SftConfig) -> LoraSpec | None:
         return None
     everything = (None, ("all",), ("all-linear",))
     targets = ALL_PROJECTIONS if config.lora_target_modules in everything else tuple(config.lora_target_modules)
-    unknown = [name for name in targets if name not in ALL_PROJECTIONS]
-    if unknown:
-        raise UserError(
-            f"lora_target_modules names {', '.join(unknown)}",
-            f"the projections that can have adapters are {', '.join(ALL_PROJECTIONS)}",
-            "name some of these, or all",
-        )
     layers = config.lora_layers_to_transform
     return LoraSpec(config.lora_r, config.lora_alpha, config.lora_dropout, targets, layers)
 

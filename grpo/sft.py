@@ -41,7 +41,7 @@ from rewards.own import tag_of
 
 def load_conversations(config: SftConfig, run: Run) -> Source:
     """Load the conversations to train on. An example is a group of one given completion."""
-    model_config = read_model_config(find_parts(config, weights=False).model)
+    model_config = read_model_config(find_parts(config, weights=False).model, config.model_backend)
     max_length = min(config.max_length, model_config.max_positions)
     examples, count = load_examples(config, load_encoder(config), max_length)
     run.report_data("training data", count)

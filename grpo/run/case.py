@@ -20,12 +20,11 @@ from grpo.data.rows import Row
 from grpo.data.worlds.world import is_made, locate
 from grpo.engine.device.distributed import choose_device
 from grpo.engine.model import memory
-from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.weights import named_tensors, read_model_config
+from grpo.engine.model.weights import read_model_config
 from grpo.engine.parallel.shard import Shard
 from grpo.engine.parallel.shared_decoder import make_decoder
-from grpo.policy import ModelParts, choose_dtype, find_parts, held_as, lora_spec
+from grpo.policy import ModelParts, build_of, find_parts
 from grpo.run.saved import start_of
 from rewards.registry import Reward, expand
 
@@ -133,15 +132,17 @@ def need(value: Value | None, what: str) -> Value:
 def sketch(case: Case) -> Decoder | None:
     """Build the run's decoder without weights; None if its config cannot be found or is not usable."""
     if case.decoder is None and case.start.model_name_or_path and isinstance(case.parts, ModelParts):
-        config = case.config
         try:
-            lora = lora_spec(config)
-            dtype = choose_dtype(config.torch_dtype, case.device)
-            build = Build(lora, lora is None, dtype, "meta", held_as(config, case.parts.model))
-            case.decoder = Decoder(read_model_config(case.parts.model), build)
+            case.decoder = draft(case, case.device)
         except UserError:
             return None  # `model` raises it
     return case.decoder
+
+
+def draft(case: Case, device: torch.device) -> Decoder:
+    """Build the run's decoder without weights, in the dtype of a device. UserError if it cannot be built."""
+    build = replace(build_of(case.config, case.parts.model, device), device="meta")
+    return make_decoder(read_model_config(case.parts.model, build.backend), build)
 
 
 def share_of(case: Case) -> Decoder:
@@ -159,7 +160,7 @@ def sketch_reference(case: Case) -> Decoder | None:
     decoder = share_of(case)
     if not getattr(case.config, "beta", 0) or decoder.build.lora:
         return None
-    return Decoder(decoder.config, replace(decoder.build, train_weights=False))
+    return make_decoder(decoder.config, replace(decoder.build, train_weights=False))
 
 
 def kept(case: Case) -> memory.Account:
@@ -176,7 +177,7 @@ def lacks_a_gpu(case: Case) -> bool:
 def num_weights(case: Case) -> float:
     """Count the model's weights by its config, or else by its name; 0 if neither says."""
     if decoder := sketch(case):
-        return sum(tensor.numel() for tensor in named_tensors(decoder).values())
+        return sum(tensor.numel() for tensor in decoder.named_tensors().values())
     sizes = _SIZE.findall(case.start.model_name_or_path or "")
     return float(sizes[-1]) * 1e9 if sizes else 0
 

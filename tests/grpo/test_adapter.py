@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from grpo import policy
 from grpo.config.options import TrainConfig
 from grpo.engine.model.adapter import Adapter, load_adapter, save_adapter, trained_adapter
-from grpo.engine.model.weights import projections, save_checkpoint
+from grpo.engine.model.weights import save_checkpoint
 from grpo.export import export, main
 
 Q, V, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.v_proj", "model.layers.1.mlp.down_proj"
@@ -38,8 +38,8 @@ def make(ranks: dict[str, int]) -> Adapter:
 
 def change(model, original, module: str) -> torch.Tensor:
     """What was added to a projection's weight."""
-    linear, part = projections(model)[module]
-    before, _ = projections(original)[module]
+    linear, part = model.projections()[module]
+    before, _ = original.projections()[module]
     return linear.base(part)[0] - before.base(part)[0]
 
 
@@ -62,7 +62,7 @@ def test_pairs_of_unlike_ranks_come_back_and_mean_the_same_to_peft(tmp_path, lor
     theirs = dict(theirs.merge_and_unload().named_parameters())
     for module, (A, B) in adapter.pairs.items():
         assert (change(merged, original, module) - B @ A).abs().max() <= 1e-6
-        linear, part = projections(merged)[module]
+        linear, part = merged.projections()[module]
         assert (theirs[module + ".weight"] - linear.base(part)[0]).abs().max() <= 1e-6
     untouched = "model.layers.1.self_attn.q_proj"
     assert not change(merged, original, untouched).any()
@@ -122,7 +122,7 @@ def test_pefts_scales_are_read(tmp_path, options):
     for name, weight in theirs.items():
         if name.endswith(("q_proj.weight", "v_proj.weight")):
             module = name.removesuffix(".weight")
-            linear, part = projections(model)[module]
+            linear, part = model.projections()[module]
             assert change(model, original, module).abs().max() > 0.1
             assert (weight - linear.base(part)[0]).abs().max() <= 1e-5, module
 
@@ -137,14 +137,14 @@ def test_without_an_alpha_the_scale_is_1(tmp_path):
     assert pair[1].unique().tolist() == [pytest.approx(1 / 3)]  # B was written divided by its scale, which is 12 / 4
 
 
-def test_an_adapter_of_another_module_is_refused_by_its_name(tmp_path):
+def test_an_adapter_of_another_module_is_refused_by_its_name(checkpoint, tmp_path):
     """PEFT saves the module's own weight as well, if it is the head."""
     save_adapter(make({Q: 4}), tmp_path)
     tensors = load_file(tmp_path / "adapter_model.safetensors")
     head = "base_model.model.lm_head"
     tensors |= {f"{head}.lora_A.weight": torch.ones(2, 8), f"{head}.lora_B.weight": torch.ones(9, 2)}
     save_file(tensors | {f"{head}.base_layer.weight": torch.ones(9, 8)}, tmp_path / "adapter_model.safetensors")
-    refused(lambda: load_adapter(tmp_path), "it changes lm_head", "q_proj")
+    refused(lambda: load(checkpoint, adapter=load_adapter(tmp_path)), "changes lm_head", "q_proj")
 
 
 NOT_PLAIN = {  # values with which an adapter is more than W + s B A, or its base was changed; the last line is hostile
@@ -215,7 +215,7 @@ def test_nothing_infinite_is_merged_or_written(tmp_path, dtype, size):
     refused(lambda: main(words), "would hold numbers that are not finite")
     assert not (tmp_path / "out").exists()
     trained = load(base, rank=4, dtype=dtype)
-    linear, part = projections(trained)[Q]
+    linear, part = trained.projections()[Q]
     for half in linear.adapter(part):
         half.data.fill_(size)
     refused(lambda: save_checkpoint(trained, tmp_path / "out"), f"{Q}.weight would hold")
@@ -238,7 +238,7 @@ def test_merging_adds_in_float32_and_rounds_once(tmp_path, dtype, is_trained):
     model = load(base, dtype=dtype, train_weights=is_trained, adapter=adapter)
     before = load_file(base / "model.safetensors")
     for module, (A, B) in adapter.pairs.items():
-        linear, part = projections(model)[module]
+        linear, part = model.projections()[module]
         wanted = before[f"{module}.weight"] + B @ A
         assert torch.equal(linear.base(part)[0], wanted if is_trained else wanted.to(dtype))
         if is_trained:
@@ -257,7 +257,7 @@ def test_an_export_of_an_adapter_adds_in_float32_and_rounds_once(tmp_path, alpha
             name = module + ".weight"
             wanted = (before.pop(name).float() + B @ A).to(dtype)
             assert torch.allclose(saved[name].float(), wanted.float(), rtol=1e-6, atol=1e-7), name
-            (linear, part) = projections(model)[module]
+            (linear, part) = model.projections()[module]
             assert torch.allclose(B @ A, alpha / 4 * linear.adapter(part)[1] @ linear.adapter(part)[0], atol=1e-6)
         assert all(torch.equal(saved[name], before[name].to(dtype)) for name in before)
 

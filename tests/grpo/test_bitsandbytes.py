@@ -11,7 +11,6 @@ from test_policy import configured
 from grpo.engine.device.quantised import FORMATS, NF4, QuantisedRows
 from grpo.engine.model.build import Build
 from grpo.engine.model.weight import QuantisedWeight
-from grpo.engine.model.weights import named_tensors
 from grpo.policy import load_policy
 
 CPU = torch.device("cpu")
@@ -84,7 +83,7 @@ KINDS = pytest.mark.parametrize(
 def test_its_numbers_are_those_of_the_file_also_held_in_the_same_bits(tmp_path, pack, nested):
     numbers = packed_checkpoint(tmp_path, pack, nested)
     held = "int8" if pack is in_8_bits else "nf4"
-    dense, again = (named_tensors(load(tmp_path, rank=2, held=how)) for how in (None, held))
+    dense, again = (load(tmp_path, rank=2, held=how).named_tensors() for how in (None, held))
     for name, wanted in numbers.items():
         torch.testing.assert_close(dense[name], wanted, rtol=1e-6, atol=0)
         assert isinstance(again[name], QuantisedRows)

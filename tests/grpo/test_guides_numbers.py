@@ -24,8 +24,8 @@ from grpo.doctor.__main__ import main as doctor
 from grpo.doctor.estimate import NO_REWARD
 from grpo.engine.model import memory
 from grpo.engine.model.build import Build
-from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.weights import named_tensors, read_model_config
+from grpo.engine.model.decoder import Decoder, OwnDecoder
+from grpo.engine.model.weights import read_model_config
 from grpo.policy import lora_spec
 from grpo.run.run import SilentRun
 from grpo.train import GrpoTrainer
@@ -48,9 +48,9 @@ def write_hollow_checkpoint(folder: Path, raw: dict) -> Path:
     """A checkpoint whose file has its true size and no content: it takes no room on the disk."""
     make_tokenizer(["Think first. What is it?"], folder, 400)
     (folder / "config.json").write_text(json.dumps(raw))
-    model = Decoder(read_model_config(folder), Build(None, False, torch.bfloat16, "meta"))
+    model = OwnDecoder(read_model_config(folder), Build(None, False, torch.bfloat16, "meta"))
     entries, end = {}, 0
-    for name, tensor in named_tensors(model).items():
+    for name, tensor in model.named_tensors().items():
         entries[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [end, end + 2 * tensor.numel()]}
         end += 2 * tensor.numel()
     text = json.dumps(entries).encode()
@@ -157,7 +157,7 @@ class FakeCard:
         monkeypatch.setattr(memory, "free_bytes", lambda device: self.size - self.taken())
 
     def load_decoder(self, folder: Path, build: Build, adapter: None = None) -> Decoder:
-        model = Decoder(read_model_config(folder), replace(build, device="meta"))
+        model = OwnDecoder(read_model_config(folder), replace(build, device="meta"))
         self.tensors += model.buffers()
         return model
 
@@ -258,9 +258,9 @@ def share_trained(folder: Path, **keys) -> tuple[float, float]:
     """Millions of trained weights, and percent of all."""
     settings = [f"{name}={value}" for name, value in keys.items()]
     config, _ = load_config(CONFIGS / "math_1.5b.yaml", settings)
-    model = Decoder(read_model_config(folder), Build(lora_spec(config), False, torch.bfloat16, "meta"))
+    model = OwnDecoder(read_model_config(folder), Build(lora_spec(config), False, torch.bfloat16, "meta"))
     trained = sum(parameter.numel() for parameter in model.parameters())
-    all_weights = trained + sum(tensor.numel() for tensor in named_tensors(model).values())
+    all_weights = trained + sum(tensor.numel() for tensor in model.named_tensors().values())
     return trained / 1e6, 100 * trained / all_weights
 
 

@@ -13,7 +13,6 @@ from grpo.engine.model.adapter import save_adapter, trained_adapter
 from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.lora import Linear, few_zeros
 from grpo.engine.model.weight import dense
-from grpo.engine.model.weights import projections
 
 PARTS = {"q_proj": 12, "k_proj": 6, "v_proj": 6}
 
@@ -285,7 +284,7 @@ def test_packed_log_probs_and_gradients_equal_peft_on_padded_rows(tmp_path, fami
     sum(weight * logps.sum() for logps, (_, _, weight) in zip(wanted, rows, strict=True)).backward()
     gradients = {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}
     num_compared = 0
-    for module, (linear, part) in projections(ours).items():
+    for module, (linear, part) in ours.projections().items():
         if part in linear.rank_slices:
             (a,) = (gradient for name, gradient in gradients.items() if f"{module}.lora_A" in name)
             (b,) = (gradient for name, gradient in gradients.items() if f"{module}.lora_B" in name)

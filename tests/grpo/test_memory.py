@@ -21,7 +21,7 @@ from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model import memory
 from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
-from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.decoder import OwnDecoder
 from grpo.engine.model.flat import FlatParameters
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.parallel.shard import Shard
@@ -49,7 +49,7 @@ NARROW = qwen2(2048, 128, 352, 4, 4, 2)  # half the memory of a token, a quarter
 
 
 def decoder(raw, rank, dtype, device="cpu"):
-    return Decoder(ModelConfig.from_hf(raw), Build(LoraSpec(rank, rank) if rank else None, False, dtype, device))
+    return OwnDecoder(ModelConfig.from_hf(raw), Build(LoraSpec(rank, rank) if rank else None, False, dtype, device))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -59,7 +59,7 @@ def decoder(raw, rank, dtype, device="cpu"):
 ])  # fmt: skip
 def test_what_is_kept_is_what_autograd_keeps(dtype, recompute, targets):
     build = Build(LoraSpec(16, 16, targets=targets), False, dtype, "cpu")
-    model, layout = Decoder(ModelConfig.from_hf(SMALL), build), Layout.of((40, (60, 60, 60)))
+    model, layout = OwnDecoder(ModelConfig.from_hf(SMALL), build), Layout.of((40, (60, 60, 60)))
     model.recompute = recompute
     measured = kept_by_autograd(model, PackedAttention(layout, dtype, "cpu"), layout.num_tokens)
     attention, mlp, once = memory.kept_bytes_per_token(model)
@@ -75,7 +75,7 @@ def test_below_the_first_adapter_nothing_is_kept(recompute):
     measured, counted, layout = [], [], Layout.of((40, (60, 60, 60)))
     for layers in (None, (2, 3)):
         build = Build(LoraSpec(16, 16, layers=layers), False, torch.float32, "cpu")
-        model = Decoder(ModelConfig.from_hf(SMALL), build)
+        model = OwnDecoder(ModelConfig.from_hf(SMALL), build)
         model.recompute = recompute
         measured.append(kept_by_autograd(model, PackedAttention(layout, torch.float32, "cpu"), layout.num_tokens))
         counted.append(memory.activation_bytes_per_token(model, recompute))
@@ -92,7 +92,7 @@ from grpo.algorithm.schema import Layout
 from grpo.engine.device.products import slow_dtype
 from grpo.algorithm.logprobs import token_logprobs
 from grpo.engine.model import memory
-from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.decoder import Decoder, OwnDecoder
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 class WithoutArithmetic(TorchDispatchMode):
@@ -110,7 +110,7 @@ def run(model, dtype, prompt, completion, rows):
     return T
 def measure(name, recompute):
     dtype = getattr(torch, name)
-    model = Decoder(ModelConfig.from_hf({NARROW!r}), Build(LoraSpec(16, 16), False, dtype, "cpu"))
+    model = OwnDecoder(ModelConfig.from_hf({NARROW!r}), Build(LoraSpec(16, 16), False, dtype, "cpu"))
     model.recompute = recompute
     run(model, dtype, 8, 8, 2)
     before = status("VmRSS")

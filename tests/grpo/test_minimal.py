@@ -17,7 +17,6 @@ from making import write_chat_checkpoint, write_rows
 from grpo import minimal
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
-from grpo.engine.model.weights import named_tensors, projections
 from grpo.run.run import Run
 from grpo.train import GrpoTrainer
 
@@ -105,10 +104,10 @@ def train(trainer: GrpoTrainer) -> Iterator[Step]:
 
 def trained_weights(trainer: GrpoTrainer) -> dict[str, torch.Tensor]:
     """A copy of the weights that are trained, under the names of minimal.py."""
-    named = named_tensors(trainer.model)
+    named = trainer.model.named_tensors()
     if trainer.config.lora_r:
         named = {}
-        for name, (linear, part) in projections(trainer.model).items():
+        for name, (linear, part) in trainer.model.projections().items():
             named[f"{name}.A_RI"], named[f"{name}.B_OR"] = linear.adapter(part)
     return {name_in_minimal(name): tensor.detach().clone() for name, tensor in named.items()}
 
@@ -135,7 +134,7 @@ def twin_of(trainer: GrpoTrainer) -> minimal.Transformer:
     c = trainer.model.config
     sizes = c.vocab_size, c.hidden_size, c.intermediate_size, c.num_layers, c.num_heads, c.num_kv_heads
     model = minimal.Transformer(*sizes)
-    model.load_state_dict({name_in_minimal(name): tensor for name, tensor in named_tensors(trainer.model).items()})
+    model.load_state_dict({name_in_minimal(name): tensor for name, tensor in trainer.model.named_tensors().items()})
     if trainer.config.lora_r:
         minimal.add_lora(model, trainer.config.lora_r, trainer.config.lora_alpha)
         model.load_state_dict(trained_weights(trainer), strict=False)

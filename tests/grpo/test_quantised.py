@@ -29,7 +29,6 @@ from grpo.engine.device.quantised import FORMATS, QuantisedRows
 from grpo.engine.model.adapter import save_adapter, trained_adapter
 from grpo.engine.model.build import Build
 from grpo.engine.model.weight import QuantisedWeight, dense
-from grpo.engine.model.weights import named_tensors, projections
 from grpo.evaluate import main as evaluate
 from grpo.export import export
 from grpo.export import main as export_command
@@ -73,7 +72,7 @@ TWINS = {"int8": int8_rows, "nf4": nf4_rows}
 def rounded_twin(folder, rank, held, **lora):
     """The model in float64, with every weight of its projections rounded by the twin."""
     model = load(folder, rank=rank, dtype=torch.float64, **lora)
-    for linear, part in projections(model).values():
+    for linear, part in model.projections().values():
         weight, _ = linear.base(part)
         weight.copy_(TWINS[held](weight))
     return model
@@ -107,7 +106,7 @@ def test_log_probs_and_gradients_of_a_model_equal_float64(tmp_path, family, lora
         assert (ours_ - slow_).norm() <= 1e-5 * slow_.norm() + 1e-7
     kept = load(tmp_path, rank=4, held=held, **lora)
     assert kept.embedding.value.dtype == kept.head().dtype == torch.float32
-    assert not any(isinstance(part, QuantisedRows) for name, part in named_tensors(kept).items() if "proj" not in name)
+    assert not any(isinstance(part, QuantisedRows) for name, part in kept.named_tensors().items() if "proj" not in name)
 
 
 # --- memory --------------------------------------------------------------------------------------------------------
@@ -163,8 +162,8 @@ def stage1(chat_checkpoint, tmp_path_factory):
 def test_a_first_adapter_is_merged_before_rounding(chat_checkpoint, stage1):
     policy = load_policy(configured(stage1, base_weights="int8"), CPU)
     merged = load_for_inference(configured(stage1), CPU).model
-    for module, (linear, part) in projections(merged).items():
-        ours, part_of = projections(policy.model)[module]
+    for module, (linear, part) in merged.projections().items():
+        ours, part_of = policy.model.projections()[module]
         torch.testing.assert_close(dense(ours.base(part_of)[0]), int8_rows(linear.base(part)[0]).float())
 
 

@@ -6,9 +6,8 @@ import torch
 
 from grpo.base.storage import save_tensors, write_json
 from grpo.engine.model.build import Build
-from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.decoder import OwnDecoder
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.weights import named_tensors
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -76,7 +75,7 @@ def make_model(
 
 
 def _random_weights(config: dict, generator: torch.Generator) -> dict[str, torch.Tensor]:
-    named = named_tensors(Decoder(ModelConfig.from_hf(config), Build(None, False, torch.float32, "cpu")))
+    named = OwnDecoder(ModelConfig.from_hf(config), Build(None, False, torch.float32, "cpu")).named_tensors()
     for name, tensor in named.items():
         if name.endswith("norm.weight"):
             tensor.fill_(1.0)

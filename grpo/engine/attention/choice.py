@@ -17,6 +17,7 @@ from grpo.algorithm.schema import Layout
 from grpo.engine.attention.decode import DECODE_KERNELS, DecodeKernel, sdpa
 from grpo.engine.attention.flash import FlashPackedAttention
 from grpo.engine.attention.packed import MicroBatchAttention, PackedAttention
+from grpo.engine.attention.special import SpecialPackedAttention
 from grpo.engine.device.capture import no_waiting
 from grpo.engine.device.kernel_choice import HALF, ProcessSettings, triton_problem
 
@@ -178,6 +179,11 @@ def would_use_flash(model: "Decoder") -> bool:
 def packed_attention(model: "Decoder", layout: Layout) -> MicroBatchAttention:
     """Make the attention of `model` for one micro-batch."""
     heads = Heads.of(model)
+    plain: MicroBatchAttention
     if flash_problem(heads):
-        return PackedAttention(layout, heads.dtype, heads.device)
-    return FlashPackedAttention(layout, heads.device)
+        plain = PackedAttention(layout, heads.dtype, heads.device)
+    else:
+        plain = FlashPackedAttention(layout, heads.device)
+    if model.special is None:
+        return plain
+    return SpecialPackedAttention(layout, heads.dtype, heads.device, plain, model.special)

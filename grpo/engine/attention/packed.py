@@ -56,7 +56,8 @@ class PackedAttention(MicroBatchAttention):
         lengths = [prompt_lengths[prompt] for prompt in prompt_of_completion]
         if len(set(prompt_lengths)) == 1:
             lengths = prompt_lengths[:1]  # one mask serves all completions
-        self.mask = _completion_mask(lengths, self.prompt_width, self.completion_width, dtype, device)
+        self.length_N = torch.tensor(lengths, dtype=torch.int64, device=device)
+        self.mask = _completion_mask(self.length_N, self.prompt_width, self.completion_width, dtype, device)
 
     def _places(self, layout: Layout) -> list[int]:
         """Return for each token of the micro-batch its place in the padded layout: prompts first, then completions."""
@@ -77,16 +78,20 @@ class PackedAttention(MicroBatchAttention):
         q_PSHE, q_NSHE = self._pad(q_THE)
         k_PSKE, k_NSKE = self._pad(k_TKE)
         v_PSKE, v_NSKE = self._pad(v_TKE)
-        out = _attend(q_PSHE, k_PSKE, v_PSKE, None)  # right padding is never attended to
+        out = self.attend_padded(q_PSHE, k_PSKE, v_PSKE, None)  # right padding is never attended to
         if self.completion_width:
             k_NXKE = self._after_prompts(k_PSKE, k_NSKE)
             v_NXKE = self._after_prompts(v_PSKE, v_NSKE)
-            out_NSHE = _attend(q_NSHE, k_NXKE, v_NXKE, self.mask)
+            out_NSHE = self.attend_padded(q_NSHE, k_NXKE, v_NXKE, self.mask)
             of_prompts = out.flatten(0, 1)
             of_completions = out_NSHE.flatten(0, 1)
             out = torch.cat([of_prompts, of_completions])
         padded = out.reshape(self.num_places, *q_THE.shape[1:])
         return _Unpad.apply(padded, self.place_T)
+
+    def attend_padded(self, q_NSHE: Tensor, k_NXKE: Tensor, v_NXKE: Tensor, mask: Tensor | None) -> Tensor:
+        """Attend to prompts causally (mask: None), or to completions with their mask."""
+        return _attend(q_NSHE, k_NXKE, v_NXKE, mask)
 
     def _pad(self, x_T: Tensor) -> tuple[Tensor, Tensor]:
         """Return the tokens of the prompts [P, width, …] and of the completions [N, width, …]."""
@@ -125,7 +130,8 @@ def _attend(q_NSHE: Tensor, k_NXKE: Tensor, v_NXKE: Tensor, mask: Tensor | None)
     if dense.usable(q_NSHE):
         if mask is None:
             width = q_NSHE.shape[1]
-            mask = _completion_mask([0], 0, width, q_NSHE.dtype, q_NSHE.device)
+            no_prompt_N = torch.zeros(1, dtype=torch.int64, device=q_NSHE.device)
+            mask = _completion_mask(no_prompt_N, 0, width, q_NSHE.dtype, q_NSHE.device)
         return dense.DenseAttention.apply(q_NSHE, k_NXKE, v_NXKE, mask)
     num_heads = q_NSHE.shape[2]
     num_kv_heads = k_NXKE.shape[2]
@@ -141,19 +147,18 @@ def _attend(q_NSHE: Tensor, k_NXKE: Tensor, v_NXKE: Tensor, mask: Tensor | None)
 
 
 def _completion_mask(
-    prompt_lengths: list[int], prompt_width: int, completion_width: int, dtype: torch.dtype, device: torch.device | str
+    lengths_N: Tensor, prompt_width: int, completion_width: int, dtype: torch.dtype, device: torch.device | str
 ) -> Tensor:
     """Return the mask [N or 1, 1, completion_width, prompt_width + completion_width], 0 or -inf.
 
     It lets every token of a completion see the complete prompt, and its own completion causally.
     """
-    lengths_N = torch.tensor(prompt_lengths, device=device)
     position_X = torch.arange(prompt_width, device=device)
     is_prompt_NX = position_X < lengths_N[:, None]
     all_SS = torch.ones(completion_width, completion_width, dtype=torch.bool, device=device)
     causal_SS = all_SS.tril()
     prompt_NSX = is_prompt_NX[:, None].expand(-1, completion_width, -1)
-    own_NSS = causal_SS.expand(len(prompt_lengths), -1, -1)
+    own_NSS = causal_SS.expand(len(lengths_N), -1, -1)
     allowed = torch.cat([prompt_NSX, own_NSS], dim=-1)
     mask = torch.zeros(allowed.shape, dtype=dtype, device=device)
     mask.masked_fill_(~allowed, float("-inf"))

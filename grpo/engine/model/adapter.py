@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.storage import read_json, save_tensors, write_json
-from grpo.engine.model.build import ALL_PROJECTIONS
+from grpo.engine.model.build import layer_number
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.weights import NAMES_SHOWN, finite, projections
+from grpo.engine.model.weights import NAMES_SHOWN, finite
 from grpo.engine.parallel.splits import split_of, splits_of_adapter
 
 PREFIX = "base_model.model."
@@ -54,9 +54,13 @@ class Adapter:
     layers: tuple[int, ...] | None = None
 
     def check_shapes(self, shapes: Mapping[str, torch.Size]) -> None:
-        """Raise UserError (exit 3) unless it is of a model with these shapes of weights, by their names in a file."""
+        """Raise UserError (exit 3) unless it is of a model with projections of these names and shapes."""
+        known = {name.rpartition(".")[2] for name in shapes}
+        if foreign := sorted(module for module in self.pairs if module.rpartition(".")[2] not in known):
+            what = f"the adapter changes {', '.join(foreign[:NAMES_SHOWN])}"
+            raise UserError(what, f"only {', '.join(sorted(known))} can have adapters here", MERGE, PREFLIGHT)
         for module, (A, B) in self.pairs.items():
-            here = tuple(shapes.get(f"{module}.weight", (0,)))
+            here = tuple(shapes.get(module, (0,)))
             there = B.shape[0], A.shape[1]
             if here != there:
                 why = f"{module} is {here} here, {there} there"
@@ -112,11 +116,9 @@ def _scaled_pairs(tensors: dict[str, torch.Tensor], config: dict) -> dict[str, t
     for key, tensor in tensors.items():
         name = key.removeprefix(PREFIX).removesuffix(".weight").removesuffix(".default")
         module, _, half = name.rpartition(".")
+        if half == "base_layer":
+            continue
         halves.setdefault(module, {})[half] = tensor.float()
-    modules = {module.removesuffix(".base_layer") for module in halves}
-    if foreign := sorted(module for module in modules if module.rpartition(".")[2] not in ALL_PROJECTIONS):
-        known = ", ".join(ALL_PROJECTIONS)
-        raise ValueError(f"it changes {', '.join(foreign[:NAMES_SHOWN])}, and only {known} can have adapters here")
     wrong = [f"{module} ({', '.join(sorted(found))})" for module, found in halves.items() if not _is_pair(found)]
     if wrong or not halves:
         raise ValueError(f"no pairs lora_A, lora_B of finite numbers: {', '.join(wrong[:NAMES_SHOWN])}")
@@ -165,7 +167,7 @@ def trained_adapter(
     It stacks the model's adapter on the one that training started from: B₁A₁ + B₂A₂ = [B₁ B₂] [A₁; A₂], exactly.
     """
     pairs = {}
-    for module, (linear, part) in projections(model).items():
+    for module, (linear, part) in model.projections().items():
         stack = [start.pairs[module]] if start and module in start.pairs else []
         if part in linear.rank_slices:
             weight, _ = linear.base(part)
@@ -180,8 +182,8 @@ def trained_adapter(
             A_stack = torch.cat([A for A, _ in stack])
             B_stack = torch.cat([B for _, B in stack], dim=1)
             pairs[module] = A_stack, B_stack
-    layers = sorted({int(module.split(".")[2]) for module in pairs})  # model.layers.N.self_attn.q_proj
-    is_whole = len(layers) == len(model.blocks)
+    layers = sorted(set(map(layer_number, pairs)))
+    is_whole = len(layers) == model.config.num_layers
     return Adapter(pairs, base_model, base_revision, None if is_whole else tuple(layers))
 
 

@@ -37,6 +37,7 @@ class Build:
 
     held: how the projections' own weights are held in few bits, if they are. They are then frozen.
     shard: this process among those that share the model; sizes given to modules are those of its part.
+    backend: "transformers" runs transformers' modules, whatever the family (transformers_model.py).
     """
 
     lora: LoraSpec | None
@@ -45,6 +46,12 @@ class Build:
     device: torch.device | str
     held: Format | None = None
     shard: Shard = ALONE
+    backend: str = "auto"
+
+
+def layer_number(name: str) -> int:
+    """Return the number of the layer that a module belongs to: the first number in its name."""
+    return next(int(word) for word in name.split(".") if word.isdigit())
 
 
 def for_layer(build: Build, number: int) -> Build:

@@ -6,10 +6,10 @@ One forward serves all uses: tokens come packed [T], and `attend` decides which 
 micro-batch, or one new token per cache slot). The head is not applied here: hidden states are small, and logits large.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -20,11 +20,23 @@ from grpo.algorithm.schema import POLICY, Mode
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.engine.device import ops
 from grpo.engine.device.ops import CosSin, Packed, SpareColumns
-from grpo.engine.model.build import Build, for_layer
+from grpo.engine.device.quantised import QuantisedRows
+from grpo.engine.model.build import ALL_PROJECTIONS, Build, for_layer
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.rope import cos_sin_tables
 from grpo.engine.model.weight import Weight, share_scratch
+
+if TYPE_CHECKING:
+    from grpo.engine.attention.special import Special
+
+EMBEDDING = "model.embed_tokens.weight"
+NORMS = {  # of a layer: our name and Hugging Face's
+    "attention_norm": "input_layernorm",
+    "mlp_norm": "post_attention_layernorm",
+    "attention.q_norm": "self_attn.q_norm",
+    "attention.k_norm": "self_attn.k_norm",
+}
 
 # Attention of a layer: (layer, q_THE, k_TKE, v_TKE, cos_sin) to out_THE. It rotates queries and keys, stores keys and
 # values if it has a cache, and decides which token sees which.
@@ -137,8 +149,11 @@ def _recomputed(function: Callable[..., Tensor], *arguments: object) -> Tensor:
     return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
 
 
-def check_layers(build: Build, num_layers: int) -> None:
-    """Refuse adapters for layers that are not there; UserError (exit 3)."""
+def check_lora(build: Build, num_layers: int, names: Iterable[str]) -> None:
+    """Refuse adapters for layers and projections that are not there; UserError (exit 3, and 2).
+
+    names: the projections that can have adapters.
+    """
     chosen = build.lora.layers if build.lora else None
     unknown = [number for number in chosen or () if number not in range(num_layers)]
     if unknown or chosen == ():
@@ -149,21 +164,118 @@ def check_layers(build: Build, num_layers: int) -> None:
             "name some of these, or leave the key out for all",
             PREFLIGHT,
         )
+    foreign = [name for name in build.lora.targets or () if name not in names] if build.lora else []
+    if foreign:
+        raise UserError(
+            f"lora_target_modules names {', '.join(foreign)}",
+            f"the projections that can have adapters are {', '.join(names)}",
+            "name some of these, or all",
+        )
 
 
 class Decoder(nn.Module):
-    """Tokens to hidden states. `weights.load_decoder` builds one from a checkpoint.
+    """What sampling, training and files need of a model: `OwnDecoder` below, or a model of transformers.
 
+    `weights.load_decoder` builds one from a checkpoint.
     recompute: which activations are computed again in the backward pass instead of being kept: "none", "mlp" or "all".
     config: of the checkpoint. shape: of what this process computes, which may be a part of that (parallel/).
+    special: how the layer that is being computed scores its keys, if that is not always plain (attention/special.py).
     """
+
+    special: "Special | None" = None
 
     def __init__(self, config: ModelConfig, build: Build):
         super().__init__()
-        check_layers(build, config.num_layers)
         self.config = self.shape = config
         self.build = build
         self.recompute = "none"
+
+    def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attend, mode: Mode = POLICY) -> Tensor:
+        """Compute the final hidden states [T, D], after the last norm; multiply by `head` for logits."""
+        raise NotImplementedError
+
+    def output(self) -> Weight:
+        """Return the weight of the head [V, D]: the embedding if the head is tied to it."""
+        raise NotImplementedError
+
+    def other_tensors(self) -> dict[str, Tensor]:
+        """Map Hugging Face's name of each tensor outside of the projections to the model's view of that tensor."""
+        raise NotImplementedError
+
+    def projections(self) -> dict[str, tuple[Linear, str]]:
+        """Map Hugging Face's module name of each projection to the layer that computes it and its part of that."""
+        raise NotImplementedError
+
+    def named_tensors(self) -> dict[str, Tensor | QuantisedRows]:
+        """Map Hugging Face's name of each tensor in the checkpoint to the model's view of that tensor."""
+        named: dict[str, Tensor | QuantisedRows] = {**self.other_tensors()}
+        for name, (linear, part) in self.projections().items():
+            weight, bias = linear.base(part)
+            named[name + ".weight"] = weight
+            if bias is not None:
+                named[name + ".bias"] = bias
+        return named
+
+    def head(self) -> Tensor:
+        """Return the output matrix [V, D] to compute with."""
+        return self.output()()
+
+    def activation_bytes(self, recompute: str) -> float | None:
+        """Return a packed token's share of the peak in training, as measured; None to count it (memory.py)."""
+        return None
+
+    def logits(self, hidden_XD: Tensor, head_VD: Packed) -> Tensor:
+        """Return the logits of hidden states. head_VD: may be packed."""
+        return ops.exact_logits(hidden_XD, head_VD)
+
+    def log_softmax_rows(self, logits_XV: Tensor, *settings: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Call `ops.log_softmax_rows`."""
+        return ops.log_softmax_rows(logits_XV, *settings)
+
+    @contextmanager
+    def keeping_activations(self) -> Iterator[None]:
+        """Recompute nothing for passes inside: for small ones with many backward passes each."""
+        usual, self.recompute = self.recompute, "none"
+        try:
+            yield
+        finally:
+            self.recompute = usual
+
+    @contextmanager
+    def sampling(self) -> Iterator[Packed]:
+        """Pack the weights for the `with` block, in which they must not change. Yields the packed head [V, D]."""
+        with ExitStack() as stack:
+            for linear in self.linears():
+                stack.enter_context(linear.sampling())
+            stack.callback(self.output().release)
+            yield self.output().prepack()
+
+    def linears(self) -> Iterator[Linear]:
+        return (module for module in self.modules() if isinstance(module, Linear))
+
+    def lora_linears(self) -> Iterator[Linear]:
+        return (linear for linear in self.linears() if linear.A is not None)
+
+    def number_linears(self) -> None:
+        """Number the adapted layers, so that their dropout masks differ."""
+        for number, linear in enumerate(self.lora_linears()):
+            linear.number = number
+
+    def refresh(self) -> None:
+        """Update the copies that forward passes use, after the float32 masters have changed."""
+        for module in self.modules():
+            if isinstance(module, Weight) and module.master is not None:
+                module.refresh()
+            elif isinstance(module, Linear):
+                module.refresh_sB()  # its A is a Weight
+
+
+class OwnDecoder(Decoder):
+    """Tokens to hidden states, by the layers above."""
+
+    def __init__(self, config: ModelConfig, build: Build):
+        super().__init__(config, build)
+        check_lora(build, config.num_layers, ALL_PROJECTIONS)
         self.embedding = Weight(build, config.vocab_size, config.hidden_size)
         blocks = []
         for number in range(config.num_layers):
@@ -172,12 +284,10 @@ class Decoder(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.norm_eps, build)
         self.untied_head = None if config.tied_head else Weight(build, config.vocab_size, config.hidden_size)
         self.tables: tuple[Tensor, Tensor] | None = None
-        for number, linear in enumerate(self.lora_linears()):
-            linear.number = number
+        self.number_linears()
         share_scratch(self)
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attend, mode: Mode = POLICY) -> Tensor:
-        """Compute the final hidden states [T, D], after the last norm; multiply by `head` for logits."""
         recompute = self.recompute if torch.is_grad_enabled() else "none"
         cos_SE, sin_SE = self._cos_sin()
         cos_T1E = cos_SE[positions_T][:, None]
@@ -192,54 +302,33 @@ class Decoder(nn.Module):
         normed_TD, _ = self.norm(x_TD, added_TD)
         return normed_TD
 
-    @contextmanager
-    def keeping_activations(self) -> Iterator[None]:
-        """Recompute nothing for passes inside: for small ones with many backward passes each."""
-        usual, self.recompute = self.recompute, "none"
-        try:
-            yield
-        finally:
-            self.recompute = usual
-
-    def head(self) -> Tensor:
-        """Return the output matrix [V, D]: the embedding if the head is tied to it."""
-        return self.embedding() if self.untied_head is None else self.untied_head()
+    def output(self) -> Weight:
+        return self.untied_head or self.embedding
 
     def embed(self, ids_T: Tensor) -> Tensor:
         """Look up the embeddings of tokens."""
         return F.embedding(ids_T, self.embedding())
 
-    def logits(self, hidden_XD: Tensor, head_VD: Packed) -> Tensor:
-        """Return the logits of hidden states. head_VD: may be packed."""
-        return ops.exact_logits(hidden_XD, head_VD)
+    def other_tensors(self) -> dict[str, Tensor]:
+        named = {EMBEDDING: self.embedding.stored}
+        named["model.norm.weight"] = self.norm.weight.stored
+        if self.untied_head is not None:
+            named["lm_head.weight"] = self.untied_head.stored
+        for number, block in enumerate(self.blocks):
+            for name, norm in block.named_modules():
+                if isinstance(norm, RMSNorm):
+                    named[f"model.layers.{number}.{NORMS[name]}.weight"] = norm.weight.stored
+        return named
 
-    def log_softmax_rows(self, logits_XV: Tensor, *settings: Any) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Call `ops.log_softmax_rows`."""
-        return ops.log_softmax_rows(logits_XV, *settings)
-
-    @contextmanager
-    def sampling(self) -> Iterator[Packed]:
-        """Pack the weights for the `with` block, in which they must not change. Yields the packed head [V, D]."""
-        head = self.untied_head or self.embedding
-        with ExitStack() as stack:
-            for linear in self.linears():
-                stack.enter_context(linear.sampling())
-            stack.callback(head.release)
-            yield head.prepack()
-
-    def linears(self) -> Iterator[Linear]:
-        return (module for module in self.modules() if isinstance(module, Linear))
-
-    def lora_linears(self) -> Iterator[Linear]:
-        return (linear for linear in self.linears() if linear.A is not None)
-
-    def refresh(self) -> None:
-        """Update the copies that forward passes use, after the float32 masters have changed."""
-        for module in self.modules():
-            if isinstance(module, Weight) and module.master is not None:
-                module.refresh()
-            elif isinstance(module, Linear):
-                module.refresh_sB()  # its A is a Weight
+    def projections(self) -> dict[str, tuple[Linear, str]]:
+        found = {}
+        for number, block in enumerate(self.blocks):
+            for where, module in (("self_attn", block.attention), ("mlp", block.mlp)):
+                for linear in module.modules():
+                    if isinstance(linear, Linear):
+                        for part in linear.out_slices:
+                            found[f"model.layers.{number}.{where}.{part}"] = linear, part
+        return found
 
     def _cos_sin(self) -> tuple[Tensor, Tensor]:
         if self.tables is None:

@@ -202,6 +202,8 @@ def activation_bytes_per_token(model: Decoder, recompute: str, fused: bool = Fal
     Below the first layer with an adapter nothing has a gradient, and nothing is kept.
     Where shards share the model, their terms of a sum may take more than these gradients.
     """
+    if measured := model.activation_bytes(recompute):
+        return measured
     config = model.shape
     item = model.build.dtype.itemsize
     num_shards = model.build.shard.world

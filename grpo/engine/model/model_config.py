@@ -1,6 +1,8 @@
 """The shape of a checkpoint, from its config.json: what this decoder can compute, and what is damaged or malicious."""
 
+import json
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -30,6 +32,8 @@ FAMILIES = {
     "qwen2": Family(qkv_bias=True, o_bias=False),
     "qwen3": Family(qk_norm=True),
 }
+PLAIN_STATES = {"DynamicLayer", "DynamicSlidingWindowLayer"}  # cache layers of transformers: keys and values alone
+PLAIN_LAYERS = {"full_attention", "sliding_attention"}
 BITSANDBYTES = "bitsandbytes"
 LARGEST = {  # far more than any model has; a config.json with larger values is damaged or malicious
     "vocab_size": 10**7,
@@ -47,7 +51,7 @@ LARGEST = {  # far more than any model has; a config.json with larger values is 
 class ModelConfig:
     """The shape of a checkpoint, read from its config.json; `raw` is that file, kept for writing checkpoints.
 
-    ValueError if a value is impossible.
+    by_transformers: transformers' modules compute it. ValueError if a value is impossible.
     """
 
     family: str
@@ -66,6 +70,7 @@ class ModelConfig:
     mlp_bias: bool
     qk_norm: bool
     raw: Json = field(repr=False)
+    by_transformers: bool = False
 
     def __post_init__(self) -> None:
         for name, largest in LARGEST.items():
@@ -79,6 +84,8 @@ class ModelConfig:
             raise ValueError(
                 f"{self.num_heads} heads, {self.num_kv_heads} key-value heads of {self.head_dim} do not fit"
             )
+        if self.by_transformers:
+            return
         tables = cos_sin_tables(self.raw, self.head_dim, 2, torch.float32, "cpu")
         if not 0 <= self.norm_eps < 1 or not all(bool(table.isfinite().all()) for table in tables):
             raise ValueError("rms_norm_eps or the rope settings give numbers that are not finite")
@@ -90,9 +97,15 @@ class ModelConfig:
         return "nf4" if quantised.get("load_in_4bit") else "int8" if quantised.get("load_in_8bit") else ""
 
     @classmethod
-    def from_hf(cls, raw: Json) -> "ModelConfig":
-        """Read a parsed config.json. UserError (exit 3) if it needs something that this decoder does not compute."""
-        _check_supported(raw)
+    def from_hf(cls, raw: Json, backend: str = "auto") -> "ModelConfig":
+        """Read a parsed config.json. UserError (exit 3) if nothing here can compute it. backend: as in Build."""
+        quantised = raw.get("quantization_config")
+        by_transformers = backend == "transformers" or not _is_ours(raw)
+        method = quantised.get("quant_method") if quantised else BITSANDBYTES
+        if method != BITSANDBYTES or (quantised and by_transformers):
+            raise _unsupported(f"its weights are quantised by {method}", "use the checkpoint that it was made from")
+        if by_transformers:
+            return cls._of_transformers(raw)
         kind = FAMILIES[raw["model_type"]]
         names = ("attention_bias", "mlp_bias", "tie_word_embeddings")
         attention_bias, mlp_bias, tied_head = (False if raw.get(name) is None else raw[name] for name in names)
@@ -115,25 +128,60 @@ class ModelConfig:
             raw=raw,
         )
 
+    @classmethod
+    def _of_transformers(cls, raw: Json) -> "ModelConfig":
+        """Read the config.json of a family that transformers knows. UserError (exit 3) if it keeps a state besides keys
+        and values, which the cache has no place for."""
+        from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, DynamicCache
 
-def _check_supported(raw: Json) -> None:
-    """Raise UserError (exit 3) if a checkpoint needs something that this decoder does not compute."""
-    family, activation = raw.get("model_type"), raw.get("hidden_act", "silu")
-    method = (raw.get("quantization_config") or {"quant_method": BITSANDBYTES}).get("quant_method")
-    unsupported = {
-        f"model_type {family!r}": family not in FAMILIES,
-        "sliding-window attention": _has_window(raw),
-        f"activation {activation!r}": activation != "silu",
-        f"weights quantised by {method}": method != BITSANDBYTES,
-    }
-    problems = [what for what, is_needed in unsupported.items() if is_needed]
-    if problems:
-        raise UserError(
-            f"the checkpoint needs {problems[0]}, which this decoder does not have",
-            f"it knows {', '.join(FAMILIES)} with full attention and SwiGLU",
-            "use another checkpoint",
-            PREFLIGHT,
+        family = str(raw.get("model_type"))
+        if family not in CONFIG_MAPPING or CONFIG_MAPPING[family] not in MODEL_FOR_CAUSAL_LM_MAPPING:
+            raise _unsupported(f"no causal language model of transformers has the model_type {family!r}")
+        raw = json.loads(json.dumps(raw), object_hook=_as_float)
+        c = CONFIG_MAPPING[family].from_dict(raw).get_text_config()
+        states = {type(layer).__name__ for layer in DynamicCache(config=c).layers} - PLAIN_STATES
+        states |= set(getattr(c, "layer_types", None) or ()) - PLAIN_LAYERS
+        if states:
+            raise _unsupported(f"{family} keeps more than keys and values: {', '.join(sorted(states))}")
+        if getattr(c, "kv_lora_rank", None):
+            raise _unsupported(f"keys and values of {family} have different widths (latent attention)")
+        width, num_heads = c.hidden_size, c.num_attention_heads
+        mlp_width = getattr(c, "intermediate_size", None) or 4 * width
+        return cls(
+            family,
+            vocab_size=c.vocab_size,
+            hidden_size=width,
+            intermediate_size=max(mlp_width) if isinstance(mlp_width, list) else mlp_width,
+            num_layers=c.num_hidden_layers,
+            num_heads=num_heads,
+            num_kv_heads=getattr(c, "num_key_value_heads", None) or num_heads,
+            head_dim=getattr(c, "head_dim", None) or width // num_heads,
+            norm_eps=0.0,
+            max_positions=getattr(c, "max_position_embeddings", None) or 32768,
+            tied_head=bool(c.tie_word_embeddings),
+            qkv_bias=False,
+            o_bias=False,
+            mlp_bias=False,
+            qk_norm=False,
+            raw=raw,
+            by_transformers=True,
         )
+
+
+def _as_float(entry: Json) -> Any:
+    """Return the number that transformers writes as {"__float__": "Infinity"}."""
+    return float(entry["__float__"]) if set(entry) == {"__float__"} else entry
+
+
+def _unsupported(why: str, fix: str = "use another checkpoint") -> UserError:
+    known = f"{', '.join(FAMILIES)} are written here, and others run by transformers' modules"
+    return UserError("the checkpoint cannot be computed here", why, f"{fix}: {known}", PREFLIGHT)
+
+
+def _is_ours(raw: Json) -> bool:
+    """Return whether the hand-written decoder computes this checkpoint: with full attention and SwiGLU."""
+    is_known = raw.get("model_type") in FAMILIES
+    return is_known and raw.get("hidden_act", "silu") == "silu" and not _has_window(raw)
 
 
 def _has_window(raw: Json) -> bool:

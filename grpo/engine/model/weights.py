@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
+from torch import nn
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.progress import counted, counting
@@ -14,9 +16,10 @@ from grpo.base.storage import read_json, save_tensors, write_json
 from grpo.engine.device.quantised import QuantisedRows
 from grpo.engine.model.bitsandbytes import unpacked
 from grpo.engine.model.build import Build
-from grpo.engine.model.decoder import Decoder, RMSNorm
+from grpo.engine.model.decoder import EMBEDDING, Decoder
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
+from grpo.engine.model.transformers_model import TransformersModel, linears_of, probed_by_transformers, read_net
 from grpo.engine.model.weight import master_dtype
 from grpo.engine.parallel.shard import Shard, Split
 from grpo.engine.parallel.shared_decoder import make_decoder
@@ -32,24 +35,29 @@ CONVERT = (  # transformers reads a pickle's weights, and nothing else that it m
     'python -c "from transformers import AutoModelForCausalLM as M; '
     "M.from_pretrained('{folder}', dtype='auto').save_pretrained('{folder}')\""
 )
-EMBEDDING = "model.embed_tokens.weight"
-NORMS = {  # of a layer: our name and Hugging Face's
-    "attention_norm": "input_layernorm",
-    "mlp_norm": "post_attention_layernorm",
-    "attention.q_norm": "self_attn.q_norm",
-    "attention.k_norm": "self_attn.k_norm",
-}
 
 
-def read_model_config(folder: Path) -> ModelConfig:
-    """Read config.json of a checkpoint folder; UserError (exit 3) if it is absent or needs another decoder."""
+def read_model_config(folder: Path, backend: str = "auto") -> ModelConfig:
+    """Read config.json of a checkpoint folder; UserError (exit 3) if it is absent, or nothing here can compute it.
+
+    backend: as in Build.
+    """
     path = folder / "config.json"
     if not path.exists():
         fix = "set model_name_or_path to a Hugging Face checkpoint folder or hub id"
         raise UserError(f"{folder} is not a checkpoint", "it has no config.json", fix, PREFLIGHT)
-    kinds = (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RuntimeError)
+    kinds = (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RuntimeError,
+        StrictDataclassError,
+    )
     with explained(kinds, f"{path} cannot be read", "download the checkpoint again"):
-        return ModelConfig.from_hf(read_json(path))
+        return ModelConfig.from_hf(read_json(path), backend)
 
 
 @torch.no_grad()
@@ -59,12 +67,15 @@ def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -
     adapter: is added to them, before they are converted. A shard (build.shard) takes its parts of them.
     UserError (exit 3) lists the tensors that are missing, unexpected, of another shape, or not finite.
     """
-    model = make_decoder(read_model_config(folder), build)
-    named, seen, problems = named_tensors(model), set(), []
+    config = read_model_config(folder, build.backend)
+    if config.by_transformers:
+        return _load_transformers_model(folder, config, build, adapter)
+    model = make_decoder(config, build)
+    named, seen, problems = model.named_tensors(), set(), []
     splits = {name: split_of(model, name, tensor) for name, tensor in named.items()}
     shapes = {name: build.shard.whole_shape(tensor.shape, splits[name]) for name, tensor in named.items()}
     if adapter:
-        adapter.check_shapes(shapes)
+        adapter.check_shapes({name: shapes[f"{name}.weight"] for name in model.projections()})
     pairs = adapter.pairs if adapter else {}
     is_meta = torch.device(build.device).type == "meta"
     tied = None  # a head in the file, though config.json says that it is the embedding
@@ -88,11 +99,36 @@ def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -
             named[name].copy_(tensor)
         seen.add(name)
     problems += [f"missing {name}" for name in named if name not in seen]
-    if tied is not None and not torch.equal(tied.to(model.embedding.stored), model.embedding.stored):
+    if tied is not None and not torch.equal(tied.to(model.output().stored), model.output().stored):
         problems.append(f"lm_head.weight is not {EMBEDDING}; write tie_word_embeddings: false to keep both")
     if problems:
         raise _do_not_fit(folder, problems)
     model.refresh()
+    return model
+
+
+def _load_transformers_model(
+    folder: Path, config: ModelConfig, build: Build, adapter: "Adapter | None"
+) -> TransformersModel:
+    """Load a checkpoint with transformers: `load_decoder` for a model that its modules compute."""
+    if torch.device(build.device).type == "meta":
+        return TransformersModel(config, build)
+    kinds = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError)
+    with explained(kinds, f"transformers cannot load {folder}", "use another checkpoint"):
+        net, problems = read_net(folder, build.dtype, build.device)
+    if problems:
+        raise _do_not_fit(folder, problems)
+    weights = {}
+    for name, layer in linears_of(net, config.num_layers).items():
+        weights[name] = layer.weight if isinstance(layer, nn.Linear) else layer.weight.T
+    if adapter:
+        adapter.check_shapes({name: weight.shape for name, weight in weights.items()})
+        for name, pair in adapter.pairs.items():
+            weights[name].copy_(_with_adapter(name, weights[name], pair, build, None))
+    with explained(kinds, f"{config.family} cannot be computed here", "use a family of README's list"):
+        expected = probed_by_transformers(net, config, build.device)
+        model = TransformersModel(config, build, net)
+    model.expected = expected
     return model
 
 
@@ -128,36 +164,6 @@ def _do_not_fit(folder: Path, problems: list[str]) -> UserError:
     )
 
 
-def named_tensors(model: Decoder) -> dict[str, torch.Tensor | QuantisedRows]:
-    """Map Hugging Face's name of each tensor in the checkpoint to the model's view of that tensor."""
-    named: dict[str, torch.Tensor | QuantisedRows] = {EMBEDDING: model.embedding.stored}
-    named["model.norm.weight"] = model.norm.weight.stored
-    if model.untied_head is not None:
-        named["lm_head.weight"] = model.untied_head.stored
-    for number, block in enumerate(model.blocks):
-        for name, norm in block.named_modules():
-            if isinstance(norm, RMSNorm):
-                named[f"model.layers.{number}.{NORMS[name]}.weight"] = norm.weight.stored
-    for name, (linear, part) in projections(model).items():
-        weight, bias = linear.base(part)
-        named[name + ".weight"] = weight
-        if bias is not None:
-            named[name + ".bias"] = bias
-    return named
-
-
-def projections(model: Decoder) -> dict[str, tuple[Linear, str]]:
-    """Map Hugging Face's module name of each projection to the layer that computes it and its part of that layer."""
-    found = {}
-    for number, block in enumerate(model.blocks):
-        for where, module in (("self_attn", block.attention), ("mlp", block.mlp)):
-            for linear in module.modules():
-                if isinstance(linear, Linear):
-                    for part in linear.out_slices:
-                        found[f"model.layers.{number}.{where}.{part}"] = linear, part
-    return found
-
-
 def save_checkpoint(
     model: Decoder, folder: Path | None, dtype: torch.dtype | None = None, file_bytes: int = FILE_BYTES
 ) -> None:
@@ -167,7 +173,7 @@ def save_checkpoint(
     folder: None for those that only contribute their parts.
     """
     dtype, shard = dtype or model.build.dtype, model.build.shard
-    named, found = named_tensors(model), projections(model)
+    named, found = model.named_tensors(), model.projections()
     splits = {name: split_of(model, name, tensor) for name, tensor in named.items()}
 
     def read(name: str) -> torch.Tensor:
@@ -175,6 +181,10 @@ def save_checkpoint(
         merged = finite(name, _merged(named[name], linear, part), dtype)
         return shard.join(merged, splits[name]).contiguous().cpu()
 
+    if isinstance(model, TransformersModel):
+        assert folder is not None
+        model.write({name: read(name) for name in named}, folder, dtype)
+        return
     if folder is None:
         for name in named:
             read(name)

@@ -1,0 +1,355 @@
+"""Models of transformers under our attention, cache and LoRA: tiny random ones of all families, from their configs.
+
+transformers computes much in float32 whatever the weights are. `exact` keeps that in float64, so that bounds are tight.
+"""
+
+import json
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import torch
+from making import (
+    fill,
+    groups_of,
+    kept_by_autograd,
+    make_group,
+    randomise_adapter,
+    refused,
+    whole,
+    write_chat_checkpoint,
+    write_checkpoint,
+    write_rows,
+)
+from safetensors.torch import load_file
+from test_minimal import make_trainer, train, trained_weights
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+from grpo.algorithm.logprobs import batch_logprobs
+from grpo.algorithm.packing import pack_batch
+from grpo.algorithm.schema import Layout
+from grpo.config.load import load_config
+from grpo.config.options import TrainConfig
+from grpo.doctor.__main__ import main as doctor
+from grpo.engine.attention.choice import packed_attention
+from grpo.engine.attention.special import Special
+from grpo.engine.device.draw import SamplingParams
+from grpo.engine.device.quantised import FORMATS
+from grpo.engine.model import decoder
+from grpo.engine.model.adapter import save_adapter, trained_adapter
+from grpo.engine.model.build import Build, LoraSpec
+from grpo.engine.model.weights import load_decoder
+from grpo.engine.parallel.shard import Shard
+from grpo.engine.sampling.check import check_model
+from grpo.engine.sampling.sampler import Sampler
+from grpo.export import export
+from grpo.policy import load_for_inference
+from grpo.train import train as run
+
+FAMILIES = """
+    apertus arcee cohere cohere2 ernie4_5 exaone4 gemma gemma2 gemma3_text gemma3n_text glm glm4 gpt2
+    gpt_neox gpt_oss granite granite_swa granitemoe helium hunyuan_v1_dense llama ministral3 mistral mixtral nanochat
+    olmo2 olmo3 olmoe opt phi phi3 qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3 stablelm starcoder2
+""".split()
+SPARSE = {"gpt_oss", "granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"}
+SHAPE = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 256,
+    "sliding_window": 6,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": 2,
+    "moe_intermediate_size": 32,
+    "moe_num_experts": 4,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_k": 2,
+    "shared_expert_intermediate_size": 32,
+    "ffn_dim": 48,
+    "word_embed_proj_dim": 32,
+    "n_embd": 32,
+    "n_layer": 4,
+    "n_head": 4,
+    "n_positions": 256,
+    "hidden_size_per_layer_input": 16,
+    "vocab_size_per_layer_input": 96,
+    "num_kv_shared_layers": 0,
+    "laurel_rank": 8,
+}
+
+
+def write_tiny(folder: Path, family: str, **changes) -> Path:
+    """A small random checkpoint of a family. Biases and norms vary too, so that a test notices if one is left out."""
+    if family not in CONFIG_MAPPING:
+        pytest.skip(f"the installed transformers has no {family}")
+    kind = CONFIG_MAPPING[family]
+    config = kind(**{name: value for name, value in (SHAPE | changes).items() if hasattr(kind(), name)})
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    for parameter in model.parameters():
+        parameter.data.add_(torch.randn_like(parameter) * 0.1)
+    model.save_pretrained(folder)
+    return folder
+
+
+def build(dtype=torch.float64, rank: int = 4, **keys) -> Build:
+    return Build(LoraSpec(rank, 2 * rank) if rank else None, not rank, dtype, "cpu", backend="transformers", **keys)
+
+
+def eager(folder: Path):
+    """transformers' own model, in float64."""
+    how = {"attn_implementation": "eager", "experts_implementation": "eager"}
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, **how).eval()
+
+
+@pytest.fixture()
+def exact(monkeypatch):
+    """Nothing is rounded to float32 on the way."""
+    to, softmax = torch.Tensor.to, torch.nn.functional.softmax
+
+    def stay(tensor, *args, **named):
+        wants_less = torch.float32 in args or named.get("dtype") == torch.float32
+        return tensor if tensor.dtype == torch.float64 and wants_less else to(tensor, *args, **named)
+
+    monkeypatch.setattr(torch.Tensor, "to", stay)
+    monkeypatch.setattr(torch.Tensor, "float", lambda tensor: stay(tensor, torch.float32))
+    monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim=None, dtype=None, **_: softmax(x, dim))
+
+
+GROUPS = [
+    make_group((5, 9, 6, 11), [7, 3, 2], [8, 8, 4, 4, 1, 2, 17, 18, 19, 20], [9], loss_weight=[0.125, 0.25, 0.375]),
+    make_group((15, 19, 1, 2, 3, 4, 5, 6), [17, 2], [30, 31, 32], loss_weight=[0.5, 0.25]),
+]
+for group in GROUPS:
+    for completion in group.completions:
+        completion.advantage = 0.0
+
+
+def padded_logps(model, rows) -> list[torch.Tensor]:
+    width = max(len(p) + len(c) for p, c, *_ in rows)
+    ids = torch.tensor([[*p, *c] + [0] * (width - len(p) - len(c)) for p, c, _ in rows])
+    mask = torch.tensor([[1] * (len(p) + len(c)) + [0] * (width - len(p) - len(c)) for p, c, _ in rows])
+    logps = model(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, :-1].log_softmax(-1)
+    logps = logps.gather(2, ids[:, 1:, None])[..., 0]
+    return [logps[row, len(p) - 1 : len(p) + len(c) - 1] for row, (p, c, _) in enumerate(rows)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_log_probs_and_gradients_are_those_of_transformers_and_peft(tmp_path, exact, family):
+    """Packed with shared prompts against padded rows, in float64: log-probs and every adapter's gradient to 1e-9. The
+    check at load has compared decoding by then."""
+    peft = pytest.importorskip("peft")
+    write_tiny(tmp_path / "base", family)
+    ours = load_decoder(tmp_path / "base", build())
+    check_model(ours)
+    randomise_adapter(ours)
+    for linear in ours.lora_linears():  # files hold them in float32
+        for part in linear.rank_slices:
+            for half in linear.adapter(part):
+                half.copy_(torch.tensor(half.numpy().astype("float32")))
+        linear.refresh()
+    save_adapter(trained_adapter(ours, None, str(tmp_path / "base")), tmp_path / "adapter", lora_alpha=8)
+    batch = pack_batch(whole(*GROUPS))
+    logp, _ = batch_logprobs(ours, batch)
+    (logp * batch.weight_C).sum().backward()
+
+    theirs = peft.PeftModel.from_pretrained(eager(tmp_path / "base"), tmp_path / "adapter", is_trainable=True).eval()
+    for parameter in theirs.parameters():
+        parameter.data = parameter.data.double()
+    rows = [(group.prompt.ids, one.ids, one.loss_weight) for group in GROUPS for one in group.completions]
+    wanted = padded_logps(theirs, rows)
+    assert (logp - torch.cat(wanted)).abs().max() <= 1e-9
+    sum(weight * logps.sum() for logps, (_, _, weight) in zip(wanted, rows, strict=True)).backward()
+    gradients = {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}
+    for module, (linear, part) in ours.projections().items():
+        (a,) = (gradient for name, gradient in gradients.items() if f"{module}.lora_A" in name)
+        (b,) = (gradient for name, gradient in gradients.items() if f"{module}.lora_B" in name)
+        assert (linear.A.master.grad - a).abs().max() <= 1e-9
+        assert (linear.B[part].grad - b).abs().max() <= 1e-9
+    assert len(ours.projections()) == len(gradients) / 2 == len(list(ours.parameters())) / 2
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt_oss", "olmo3", "phi3"])
+def test_the_sampler_draws_from_the_distribution_that_is_trained(tmp_path, family):
+    """In float32, several slots and lengths past the window; the vocabulary is larger than any tokenizer's."""
+    model = load_decoder(write_tiny(tmp_path, family), build(torch.float32))
+    randomise_adapter(model)
+    prompts = [[5, 9, 6, 11, 3, 8, 1, 90], [7, 95]]
+    answers = Sampler(model, range(0, 96, 5), max_slots=3).sample(prompts, 2, SamplingParams(12, 1.3), [1, 2, 3, 4])
+    batch = pack_batch(whole(*[fill(group, advantage=[0.0] * 2) for group in groups_of(prompts, answers)]))
+    logp, _ = batch_logprobs(model, batch, temperature=1.3)
+    drawn = [logp for group in answers for one in group for logp in one.logps]
+    assert logp.tolist() == pytest.approx(drawn, abs=2e-5) and len({len(one.ids) for one in chain(*answers)}) > 1
+
+
+@pytest.mark.parametrize(("family", "lora_r"), [("llama", 4), ("qwen2", 4), ("qwen2", 0)])
+def test_three_steps_are_those_of_the_hand_written_decoder(tmp_path, exact, monkeypatch, family, lora_r):
+    """The same answers, and in float64 the same weights to 1e-9 of what they moved. (transformers turns positions in
+    float32 whatever the dtype, so here both do.)"""
+    tables = decoder.cos_sin_tables
+    monkeypatch.setattr(
+        decoder, "cos_sin_tables", lambda *given: [x.double() for x in tables(*given[:3], torch.float32, given[4])]
+    )
+    checkpoint = write_chat_checkpoint(tmp_path / "base", 0.3, family, tie_word_embeddings=True)
+    (checkpoint / "generation_config.json").write_text(json.dumps({"eos_token_id": list(range(0, 300, 5))}))
+    steps = {}
+    for backend in ("auto", "transformers"):
+        (tmp_path / backend).mkdir()
+        keys = {"model_backend": backend, "lora_r": lora_r, "beta": 0.05, "adam_epsilon": 1e-3}
+        keys |= {"gradient_checkpointing": backend != "auto"}
+        with make_trainer(tmp_path / backend, checkpoint, **keys) as trainer:
+            start = trained_weights(trainer)
+            steps[backend] = list(train(trainer))
+    for ours, other in zip(*steps.values(), strict=True):
+        assert ours.completions == other.completions and len(set(map(len, ours.completions))) > 1
+        assert ours.weights.keys() == other.weights.keys()
+        for name, weight in ours.weights.items():
+            moved, error = ((weight - there).abs().max() for there in (start[name], other.weights[name]))
+            assert error <= 1e-9 * moved, (name, moved, error)
+
+
+def configure(folder: Path, checkpoint: Path, **keys) -> list[str]:
+    rows = write_rows(folder / "rows.jsonl", [{"question": f"{number} + 1", "answer": "1"} for number in range(12)])
+    given = {
+        "model_name_or_path": checkpoint,
+        "dataset_id_or_path": rows,
+        "output_dir": folder / "run",
+        "reward_funcs": "reward_functions:early_letters",
+        "num_generations": 2,
+        "per_device_train_batch_size": 4,
+        "max_completion_length": 6,
+        "max_steps": 2,
+        "learning_rate": 1e-2,
+        "report_to": "none",
+        "disable_tqdm": "true",
+    }
+    return [f"{name}={value}" for name, value in (given | keys).items()]
+
+
+@pytest.fixture(scope="module")
+def chat_phi3(tmp_path_factory) -> Path:
+    """Fused projections, two end tokens, and more embeddings than its tokenizer has tokens."""
+    sizes = {"vocab_size": 512, "sliding_window": 64, "pad_token_id": 0, "bos_token_id": 1}
+    folder = write_chat_checkpoint(tmp_path_factory.mktemp("phi3"), 0.1, "phi3")
+    write_checkpoint(folder, "phi3", spread=0.1, **sizes)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 7]}))
+    return folder
+
+
+def test_a_run_resumes_bit_for_bit_and_its_exports_are_read_by_others(tmp_path, chat_phi3, capsys):
+    """A run of two steps, and one of a step with another after it; transformers and PEFT read what comes out."""
+    peft = pytest.importorskip("peft")
+    for name in ("whole", "parts"):
+        (tmp_path / name).mkdir()
+    run(*load_config(None, configure(tmp_path / "whole", chat_phi3)))
+    run(*load_config(None, configure(tmp_path / "parts", chat_phi3, max_steps=1, save_steps=1)))
+    run(*load_config(None, configure(tmp_path / "parts", chat_phi3, resume_from_checkpoint="true")))
+    adapters = [
+        load_file(tmp_path / name / "run" / "final" / "adapter_model.safetensors") for name in ("whole", "parts")
+    ]
+    assert all(torch.equal(tensor, adapters[1][name]) for name, tensor in adapters[0].items())
+    assert {name.split(".")[-3] for name in adapters[0]} == {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}
+
+    final = tmp_path / "whole" / "run" / "final"
+    export(final, tmp_path / "merged", True, "float32")
+    export(final, tmp_path / "adapter", False)
+    ids = torch.tensor([[5, 6, 7, 8, 9]])
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
+    base = AutoModelForCausalLM.from_pretrained(chat_phi3, dtype=torch.float32)
+    theirs = peft.PeftModel.from_pretrained(base, tmp_path / "adapter")
+    policy = load_for_inference(TrainConfig(model_name_or_path=str(final)), torch.device("cpu"))
+    attend = packed_attention(policy.model, Layout.of((5, ())))
+    with torch.no_grad():
+        ours = policy.model.logits(policy.model(ids[0], torch.arange(5), attend), policy.model.head())
+        for model in (merged, theirs):
+            assert (model(ids).logits[0] - ours).abs().max() <= 1e-5
+    assert policy.eos_ids == (2, 7) and policy.model.config.vocab_size == 512 > len(policy.tokenizer)
+
+
+REFUSED = {
+    "qwen3_next": "keeps more than keys and values: LinearAttentionLayer",
+    "falcon_h1": "keeps more than keys and values",
+    "mamba": "keeps more than keys and values",
+    "deepseek_v3": "latent attention",
+    "bloom": "cannot be computed here",
+    "t5": "no causal language model",
+}
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_what_cannot_be_computed_is_refused_by_name(tmp_path, family):
+    if family == "t5":
+        (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    else:
+        write_tiny(tmp_path, family)
+    error = refused(lambda: check_model(load_decoder(tmp_path, build(torch.float32))), REFUSED[family])
+    assert family in str(error)
+
+
+def test_other_arithmetic_is_refused(tmp_path, monkeypatch):
+    """As if a family had a window that we do not see, and one whose scores we scaled otherwise."""
+    model = load_decoder(write_tiny(tmp_path, "gemma3_text"), build(torch.float32))
+    check_model(model)
+    monkeypatch.setattr(Special, "is_plain", True)
+    refused(lambda: check_model(model), "differently here", "64 tokens")
+
+
+@pytest.mark.parametrize(
+    ("keys", "word"), [({"held": FORMATS["int8"]}, "base_weights"), ({"shard": Shard(0, 2)}, "tensor_parallel_size")]
+)
+def test_what_this_backend_does_not_have_is_refused(tmp_path, keys, word):
+    refused(lambda: load_decoder(write_tiny(tmp_path, "gemma"), build(torch.float32, **keys)), word, "transformers")
+
+
+@pytest.mark.parametrize("family", sorted(SPARSE))
+def test_routers_and_experts_stay_frozen(tmp_path, family):
+    """With adapters and, where all weights are trained, without."""
+    write_tiny(tmp_path, family)
+    adapted = load_decoder(tmp_path, build(torch.float32))
+    assert {name.rpartition(".")[2] for name in adapted.projections()} == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    whole_model = load_decoder(tmp_path, build(torch.float32, rank=0))
+    frozen = {name for name, weight in whole_model.others.items() if weight.master is None}
+    assert frozen and all("mlp" in name or "block_sparse_moe" in name for name in frozen)
+    assert whole_model.head().requires_grad
+
+
+def test_all_weights_are_trained_in_half_precision(tmp_path):
+    """By float32 masters, also those of norms and embeddings, which transformers' modules read."""
+    model = load_decoder(write_tiny(tmp_path, "gemma2"), build(torch.bfloat16, rank=0))
+    check_model(model)
+    batch = pack_batch(whole(*GROUPS))
+    logp, _ = batch_logprobs(model, batch)
+    (logp * batch.weight_C).sum().backward()
+    before = logp.detach().clone()
+    for parameter in model.parameters():
+        assert parameter.dtype == torch.float32 and parameter.grad.abs().max() > 0
+        parameter.data -= 0.05 * parameter.grad
+    model.refresh()
+    assert (batch_logprobs(model, batch)[0] - before).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("recompute", ["none", "all"])
+def test_measured_memory_is_what_autograd_keeps(tmp_path, recompute):
+    """The doctor's model has shapes alone, and counts no less than the real one, by half at most."""
+    folder = write_tiny(tmp_path, "olmo2")
+    model = load_decoder(folder, build(torch.float32))
+    model.recompute = recompute
+    kept = kept_by_autograd(model, packed_attention(model, Layout.of((128, ()))), 128)
+    shapes = load_decoder(folder, replace(build(torch.float32), device="meta"))
+    assert kept <= model.activation_bytes(recompute) <= shapes.activation_bytes(recompute) <= 2.5 * kept + 20_000
+
+
+def test_the_doctor_plans_and_samples(tmp_path, chat_phi3, capsys):
+    assert doctor(configure(tmp_path, chat_phi3)) == 0
+    out = capsys.readouterr().out
+    assert "phi3" in out and "micro-batches" in out and "lora" not in out.lower().partition("sample")[2]
+    assert doctor([*configure(tmp_path, chat_phi3), "lora_target_modules=q_proj"]) == 2
+    assert "projections that can have adapters are o_proj, qkv_proj" in " ".join(capsys.readouterr().out.split())
