@@ -216,7 +216,7 @@ def _take_rows(settings: dict[str, Any], folder: Path) -> dict[str, list[Record]
 
 
 def _records(rows: Any, path: Path) -> list[Record]:
-    """Return rows as a file holds them: records of what JSON knows. UserError (exit 3) names the rows that are wrong."""
+    """Return rows as a file holds them: records of what JSON knows. UserError (exit 3) names wrong ones."""
     if hasattr(rows, "iterrows"):  # a table of pandas
         rows = rows.to_dict("records")
     with explained(TypeError, f"the rows are a {type(rows).__name__}", HOW_ROWS):
