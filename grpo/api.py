@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from grpo.base.errors import CONFIG, NO_STREAM, PREFLIGHT, UserError, WithoutSecrets, as_user_error, explained, reason
+from grpo.base.storage import read_mapping
 from grpo.config.load import is_known, load_config, to_text
 from grpo.config.options import TrainConfig
 from grpo.config.values import expand_variables
@@ -151,7 +152,12 @@ def _train(named: dict[str, Any], keys: dict[str, Any]) -> Result:
     settings = _plain(settings)
     config, notices = load_config(settings)
     text = _text(settings, functions | tools)
-    objects = Objects(records, functions, tools, _beside(folder, ".config.yaml"), text)
+    file = _beside(folder, ".config.yaml")
+    taken = [path for path in map(Path, (*records, file)) if path.exists()]
+    if taken and "output_dir" not in read_mapping(file):  # which each call writes
+        what, why = f"{taken[0]} is there already", "no call of train() has written it"
+        raise UserError(what, why, "set another output_dir, or move it elsewhere", CONFIG)
+    objects = Objects(records, functions, tools, file, text)
     return Result(folder, *run_training(config, notices, objects))
 
 

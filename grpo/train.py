@@ -5,7 +5,6 @@ The algorithm is `Grpo.train_step` in grpo/algorithm/step.py. This file sets up 
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from math import ceil
 
 from grpo.algorithm.meter import TokenMeter
@@ -96,12 +95,12 @@ class GrpoTrainer(Trainer):
     def begin(self, step: int = 0, position: int = 0) -> None:
         config, prompts = self.config, self.source.rows
         self.order = Order(len(prompts), config.seed, config.shuffle_dataset, position)
-        params = SamplingParams(config.max_completion_length, config.temperature, config.top_p, config.top_k)
         self.rollout = Rollout(
             settings=Settings.of(config),
             prompts=prompts,
             order=self.order,
-            sample_completions=partial(self.sampler.sample, params=params),
+            sampler=self.sampler,
+            sampling=SamplingParams(config.max_completion_length, config.temperature, config.top_p, config.top_k),
             decode=self.policy.decode,
             scorer=self.scorer,
             ranks=self.ranks,

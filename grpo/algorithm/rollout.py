@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from grpo.algorithm import variants
-from grpo.algorithm.interfaces import Peers, Sample, Scorer
+from grpo.algorithm.interfaces import Peers, Sampler, Scorer
 from grpo.algorithm.schema import Completion, Group, Order, Prompt, Settings, TrainerState, hash_seed
 
 COMPLETION = 0  # a fifth number, so that no completion shares its seed with a dropout mask, whose seed hashes four
@@ -36,15 +37,16 @@ class Sampled:
 class Rollout:
     """Sample the groups of each step, and have them graded.
 
-    prompts: of the data. order: of those that are taken. decode: tokens to text. ranks: all processes of the run.
-    replicas: those that sample other prompts. total_steps: of the run, for the rewards of users. phase: surrounds
-    "time/generate" and "time/reward". begin: adds to the prompts what environments say first.
+    prompts: of the data. order: of those that are taken. sampling: the sampler's parameters. decode: tokens to text.
+    ranks: all processes of the run. replicas: those that sample other prompts. total_steps: of the run, for the rewards
+    of users. phase: surrounds "time/generate" and "time/reward". begin: adds to prompts what environments say first.
     """
 
     settings: Settings
     prompts: Sequence[Prompt]
     order: Order
-    sample_completions: Sample
+    sampler: Sampler
+    sampling: Any
     decode: Callable[[Sequence[int]], str]
     scorer: Scorer
     ranks: Peers
@@ -85,7 +87,7 @@ class Rollout:
         with self.phase("time/generate"):
             prompts = self.begin([self.prompts[row] for row in rows], G, seeds)
             groups += [Group(prompt, [NOT_SAMPLED] * G) for prompt in prompts]
-            self.sample_completions([prompt.ids for prompt in prompts], G, seeds=seeds, on_finish=finish)
+            self.sampler.sample([prompt.ids for prompt in prompts], G, self.sampling, seeds, finish)
         return groups
 
     def _seeds(self, num_groups: int, step: int, attempt: int) -> list[int]:

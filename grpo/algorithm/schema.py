@@ -39,7 +39,7 @@ class Settings:
     num_generations: int = 8
     per_device_train_batch_size: int = 8
     gradient_accumulation_steps: int = 1
-    max_completion_length: int = 256
+    max_completion_length: int = 512
     temperature: float = 1.0
     loss_type: str = "dapo"
     scale_rewards: str = "group"

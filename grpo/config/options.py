@@ -233,7 +233,7 @@ class SamplingKeys:
     """Completions per prompt: the group size G."""
     questions_per_step: int | None = key(None, low=1, high=MAX_PER_STEP)
     """Questions per step, over all processes: instead of per_device_train_batch_size."""
-    max_completion_length: int = key(256, "first", low=1)
+    max_completion_length: int = key(512, "first", low=1)
     """Maximum tokens of a completion, including the end token."""
     temperature: float = key(1.0, "first", above=0)
     """Temperature of sampling and of the trained log-probs."""
