@@ -215,7 +215,7 @@ def test_the_formatter_has_nothing_to_do():
 
 
 def test_the_types_fit():
-    """Of the textbook, the engine, and the policy: .mypy.ini."""
+    """Of the textbook, the engine, the keys, and the policy: .mypy.ini."""
     pytest.importorskip("mypy")
     done = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
