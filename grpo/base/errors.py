@@ -246,6 +246,8 @@ def run_main(main: Callable[[list[str]], int | None]) -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal may lack a character that a model has written
             stream.reconfigure(errors="backslashreplace")
+    if not WithoutSecrets(sys.stderr).isatty():  # bars of libraries, which read this when they are imported
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     sys.stdout, sys.stderr = WithoutSecrets(sys.stdout, AttributeError), WithoutSecrets(sys.stderr, *NO_STREAM)
     try:
         code = main(sys.argv[1:]) or 0

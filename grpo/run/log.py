@@ -26,7 +26,7 @@ TEXTS = {  # metric: its text; the most important metrics first, since a narrow 
     "reward": "reward {:+.2f}",
     "reward_std": "±{:.2f}",
     "accuracy": "right {:.0%}",
-    "refusal_rate": "refused {:.0%}",
+    "refusal_rate": "declined {:.0%}",
     "tools/called_frac": "called {:.0%}",
     "frac_reward_zero_std": "no signal {:.0%}",
     "completions/mean_length": "length {:.0f}",
