@@ -144,10 +144,10 @@ def _train(named: dict[str, Any], keys: dict[str, Any]) -> Result:
     functions = _name_functions(settings, ("reward_funcs", "eval_reward_funcs"), check)
     tools = _name_functions(settings, ("tools",), partial(made, "tool"))
     if callable(environment):
-        named = _name_functions(settings, ("environment",), methods_of)
+        _name_functions(settings, ("environment",), methods_of)
         (settings["environment"],) = settings["environment"]
-        named = dict.fromkeys(named, environment)
-        functions, tools = functions | named, tools | named
+        made_by = {settings["environment"]: environment}
+        functions, tools = functions | made_by, tools | made_by
     records = _take_rows(settings, folder)
     settings = _plain(settings)
     config, notices = load_config(settings)
