@@ -12,9 +12,11 @@ from grpo.algorithm.schema import Completion
 from grpo.config.options import TrainConfig
 from grpo.engine.model.build import Build
 
-SHARED = (  # keys that mean the same to TRL and to us
-    "num_generations max_completion_length temperature beta loss_type scale_rewards learning_rate lr_scheduler_type "
-    "warmup_steps adam_beta1 adam_beta2 weight_decay max_grad_norm max_steps per_device_train_batch_size seed"
+SHARED = (  # keys that mean the same to TRL and to us; all of the loss and of sampling, since defaults differ
+    "num_generations max_completion_length temperature top_p beta loss_type scale_rewards epsilon epsilon_high delta "
+    "importance_sampling_level multi_objective_aggregation num_iterations mask_truncated_completions entropy_coef "
+    "use_bias_correction_kl learning_rate lr_scheduler_type warmup_steps adam_beta1 adam_beta2 weight_decay "
+    "max_grad_norm max_steps per_device_train_batch_size seed"
 )
 
 

@@ -1,7 +1,23 @@
 """Run a command of this program by its name: python -m grpo COMMAND ...
 
-COMMAND is a module, such as grpo.train, rewards.score or knowledge.build. Where a file rewards.py or knowledge.py lies
-in the working directory, `python -m rewards.score` would run that file; `python -m grpo rewards.score` does not.
+    grpo.minimal       all of GRPO, in 15 seconds
+    grpo.doctor        check a configuration
+    grpo.sft           stage 1: supervised fine-tuning
+    grpo.train         stage 2: GRPO
+    grpo.evaluate      measure how well a model answers, or compare two
+    grpo.generate      answer questions
+    grpo.export        write a model for other programs
+    grpo.explain       say what went wrong in a run
+    grpo.report        show a run as one page
+    grpo.replay        make a step of a run again
+    rewards.score      grade answers
+    rewards.audit      try dishonest answers on rewards
+    knowledge.build    make a knowledge base
+    knowledge.search   search one
+    knowledge.verify   check one
+
+Each is a module: `python -m grpo.train` is the same. Where a file rewards.py or knowledge.py lies in the working
+directory, `python -m rewards.score` would run that file; `python -m grpo rewards.score` does not. --help says more.
 """
 
 import re
@@ -13,11 +29,12 @@ from grpo.base.errors import CONFIG, UserError, run_main
 
 def main(argv: list[str]) -> None:
     name = argv[0] if argv else ""
+    if name in ("", "-h", "--help"):
+        print(__doc__.rstrip())
+        return
     if not re.fullmatch(r"(grpo|rewards|knowledge)\.[a-z_]+", name):
-        what = f"{name} is no command" if name else "no command is named"
-        raise UserError(
-            what, "it is the name of a module", "type for example: python -m grpo rewards.score --help", CONFIG
-        )
+        fix = "`python -m grpo` lists them"
+        raise UserError(f"{name} is no command", "a command is the name of a module", fix, CONFIG)
     del sys.argv[1]
     runpy.run_module(name, run_name="__main__", alter_sys=True)
 

@@ -19,12 +19,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from grpo.base.errors import CONFIG, NO_STREAM, PREFLIGHT, UserError, WithoutSecrets, as_user_error, explained, reason
+from grpo.base.storage import read_mapping
 from grpo.config.load import is_known, load_config, to_text
 from grpo.config.options import TrainConfig
 from grpo.config.values import expand_variables
@@ -32,9 +34,9 @@ from grpo.data.files import Record, plain, row_error
 from grpo.data.objects import Objects
 from grpo.evaluation.held_out import Measurement
 from grpo.run.libraries import usual_modes
-from grpo.tools.functions import as_tool
+from grpo.tools.environment import methods_of
 from grpo.train import train as run_training
-from rewards.own import OBJECT, as_function, name_function, short_name
+from rewards.own import OBJECT, as_function, made, name_function, short_name
 from rewards.registry import BUILT_IN
 
 Rows = str | os.PathLike | Iterable[Mapping[str, Any]]
@@ -46,6 +48,7 @@ PARAMETERS = {"model_name_or_path": "model", "dataset_id_or_path": "rows", "rewa
 TRL_NAMES = {
     "train_dataset": "dataset_id_or_path",
     "eval_dataset": "eval_dataset_id_or_path",
+    "environment_factory": "environment",
     "processing_class": "tokenizer_name_or_path",
 }
 HOW_ROWS = (
@@ -91,8 +94,8 @@ def train(
     list, a data set, or a table of pandas. rewards: one or several: built-in names,
     `path/file.py:function`, or what can be called as TRL calls a function. The objects themselves are called.
     keys: any other key of grpo/config/options.py, also in TRL's forms: `train_dataset`, `reward_funcs`, `eval_dataset`,
-    `args=GRPOConfig(...)`, `peft_config=LoraConfig(...)`, and `tools=[...]`, functions of one text. output_dir: by
-    default that of `args`, or runs/python.
+    `args=GRPOConfig(...)`, `peft_config=LoraConfig(...)`, `tools=[...]` (functions), and `environment_factory=Shop`
+    (what makes an object for each completion). output_dir: by default that of `args`, or runs/python.
     """
     named = dict(zip((*PARAMETERS, "output_dir"), (model, rows, rewards, output_dir), strict=True))
     with _called_by_a_program():
@@ -136,13 +139,25 @@ def _train(named: dict[str, Any], keys: dict[str, Any]) -> Result:
     """Train as a run of the command does, and return the result."""
     settings = _settings({name: value for name, value in named.items() if value is not None}, keys)
     folder = Path(settings["output_dir"]).absolute()  # a user's reward may change the directory
-    functions = _name_functions(settings, ("reward_funcs", "eval_reward_funcs"), as_function)
-    tools = _name_functions(settings, ("tools",), as_tool)
+    environment = settings.get("environment")
+    check = lambda name, function: function if function is environment else as_function(name, function)  # noqa: E731
+    functions = _name_functions(settings, ("reward_funcs", "eval_reward_funcs"), check)
+    tools = _name_functions(settings, ("tools",), partial(made, "tool"))
+    if callable(environment):
+        named = _name_functions(settings, ("environment",), methods_of)
+        (settings["environment"],) = settings["environment"]
+        named = dict.fromkeys(named, environment)
+        functions, tools = functions | named, tools | named
     records = _take_rows(settings, folder)
     settings = _plain(settings)
     config, notices = load_config(settings)
     text = _text(settings, functions | tools)
-    objects = Objects(records, functions, tools, _beside(folder, ".config.yaml"), text)
+    file = _beside(folder, ".config.yaml")
+    taken = [path for path in map(Path, (*records, file)) if path.exists()]
+    if taken and "output_dir" not in read_mapping(file):  # which each call writes
+        what, why = f"{taken[0]} is there already", "no call of train() has written it"
+        raise UserError(what, why, "set another output_dir, or move it elsewhere", CONFIG)
+    objects = Objects(records, functions, tools, file, text)
     return Result(folder, *run_training(config, notices, objects))
 
 

@@ -2,18 +2,18 @@
 
   python -m grpo.evaluate MODEL [--data FILE] [--reward NAME] [--n 8 --temperature 0.7] [--output F.json] [key=value …]
   python -m grpo.evaluate MODEL --without-tools
-  python -m grpo.evaluate --compare A B
+  python -m grpo.evaluate --compare A B [--json]
 
 MODEL is a checkpoint, an adapter, a GGUF file, a hub id, or the directory of a run. A run brings its own prompts, and
 its held-out questions if there is no --data. Files of TruthfulQA, SimpleQA, Chinese SimpleQA, GPQA, AIME, MATH-500 and
-GSM8K are recognised by their columns and need no --reward. Prints JSON: accuracy with its 95 % interval, the shares of
-wrong and of declined answers, pass@k; and a table on stderr. A and B are the --output files of two evaluations, or a
-run's evaluation/step-N.jsonl.
+GSM8K are recognised by their columns and need no --reward. Prints a table: the share of right answers with its
+95 % interval, those of wrong and of declined ones, pass@k; all of it as JSON with --json, and in F.json. A and B are
+the --output files of two evaluations, or a run's evaluation/step-N.jsonl.
 """
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,7 +24,6 @@ from grpo.base.errors import UserError, describe, run_main
 from grpo.base.progress import check_output, command_parser, say_next
 from grpo.base.storage import write_json, write_lines, write_log_lines
 from grpo.config.options import TrainConfig
-from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import load_prompts, prepare_rewards
 from grpo.engine.device.distributed import choose_device
 from grpo.engine.device.draw import SamplingParams
@@ -40,12 +39,13 @@ from grpo.evaluation.task import Task, make_task
 from grpo.run.log import completion_records
 from grpo.run.messages import tell
 from grpo.run.saved import load_saved
-from grpo.tools.functions import build_tools
+from grpo.tools.functions import build_tools, tool_encoder
 from grpo.tools.tools import unavailable
 from rewards.format import parse
 from rewards.registry import built_in
 from rewards.scorer import Scorer
 
+Say = Callable[[str], None]
 MANY = 0.2  # of the answers
 MAX_SEQUENCES = 256  # decoded together
 UNGRADED = Path("ungraded.jsonl")  # for answers that could not be graded, unless --output names another file
@@ -79,7 +79,8 @@ def _generate(task: Task, scorer: Scorer, n: int, temperature: float, without_to
     positions = max(len(prompt.ids) for prompt in prompts) + config.max_completion_length
     num_slots = memory.choose_num_sequences(policy.model, MAX_SEQUENCES, positions, memory.free_bytes(device))
     absent = dict.fromkeys(config.tools, unavailable) if without_tools else {}
-    tools = build_tools(config, ChatEncoder(policy.tokenizer), absent)
+    objects = task.data.objects.tools
+    tools = build_tools(config, tool_encoder(config, policy.tokenizer, objects), absent)
     sampling = SamplingParams(config.max_completion_length, temperature, top_p=config.top_p, top_k=config.top_k)
     sampler = Sampler(policy.model, policy.eos_ids, num_slots, tools=tools)
     with closing(tools) if tools else nullcontext():
@@ -111,12 +112,12 @@ def _is_unanswered(completion: Completion) -> bool:
     return any(False in score.asked.values() for score in completion.scores.values())
 
 
-def _summarise(config: TrainConfig, groups: Sequence[Group]) -> dict[str, Any]:
-    """Return the measures over all questions and over each part of them; print them as a table."""
+def _summarise(config: TrainConfig, groups: Sequence[Group], say: Say) -> dict[str, Any]:
+    """Return the measures over all questions and over each part of them; say them as a table."""
     columns = {name for group in groups for name in group.prompt.columns}
     split_by = next((name for name in (config.eval_group_field, "unanswerable") if name in columns), None)
     parts = {name: summary(part) for name, part in split_into_parts(groups, split_by).items()}
-    tell(summary_table({"": parts}))
+    say(summary_table({"": parts}))
     for note in _notes(config, parts[""], groups):
         tell(f"note: {note}")
     result = {**parts.pop(""), "parts": parts, "risk_coverage": risk_coverage(stated_claims(groups))}
@@ -136,21 +137,21 @@ def _notes(config: TrainConfig, measured: Summary, groups: Sequence[Group]) -> I
         yield f"{share:.0%} of the answers have no <answer> block and count as wrong; --reward simpleqa needs none"
 
 
-def compare_two(a: str, b: str) -> dict[str, Any]:
+def compare_two(a: str, b: str, say: Say) -> dict[str, Any]:
     """Compare the answers in the files of two evaluations."""
     comparison = compare(*(read_answers(Path(name)) for name in (a, b)))
-    tell(comparison_text(comparison, a, b))
+    say(comparison_text(comparison, a, b))
     return {"a": a, "b": b, **asdict(comparison)}
 
 
-def evaluate_model(arguments: argparse.Namespace) -> dict[str, Any]:
+def evaluate_model(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
     """Evaluate a model; write the answers to a file next to `--output`."""
     task, output = make_task(arguments.model, arguments, tell), arguments.output
     rescue = output.with_suffix(".ungraded.jsonl") if output else UNGRADED
     if arguments.without_tools and not task.config.tools:
         raise UserError("--without-tools", f"{arguments.model} has no tools", "leave it out, or set tools=[search]")
     groups = evaluate(task, arguments.n, arguments.temperature, rescue, arguments.without_tools)
-    result = _summarise(task.config, groups)
+    result = _summarise(task.config, groups, say)
     if output:
         write_log_lines(output.with_suffix(".jsonl"), completion_records(groups))
     return {"benchmark": task.benchmark.name, **result} if task.benchmark else result
@@ -168,6 +169,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--n", type=int, default=1, help="answers per question (default: %(default)s)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0: greedy (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print all measures as JSON")
     parser.add_argument("--without-tools", action="store_true", help="to call a tool is to decline")
     parser.add_argument(
         "--output", type=Path, metavar="F.json", help="write the result here, and all answers to F.jsonl"
@@ -201,11 +203,13 @@ def main(argv: list[str]) -> None:
     check(arguments)
     if bool(arguments.compare) == bool(arguments.model):
         parser.error("name a MODEL, or --compare A B")
-    result = compare_two(*arguments.compare) if arguments.compare else evaluate_model(arguments)
+    say = tell if arguments.json else print
+    result = compare_two(*arguments.compare, say) if arguments.compare else evaluate_model(arguments, say)
     if arguments.output:
         write_json(arguments.output, result)
-    print(json.dumps(result, indent=2))
-    where = arguments.output or "the JSON above; --output F.json keeps it, with every answer"
+    if arguments.json:
+        print(json.dumps(result, indent=2))
+    where = arguments.output or "the lines above; --output F.json keeps all of it, with every answer"
     say_next(
         where, ["grpo.evaluate", "--compare", arguments.output or "F.json", "OTHER.json"], ["grpo.generate", "MODEL"]
     )

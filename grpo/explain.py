@@ -14,6 +14,7 @@ from typing import Literal
 
 from grpo.base.errors import escape, run_main
 from grpo.base.progress import command_parser, say_next
+from grpo.base.text import in_words
 from grpo.run.diagnosis.health import Diagnosis
 from grpo.run.diagnosis.record import Record, read_record, was_killed
 from grpo.run.diagnosis.rules import TREND, History, meaning
@@ -105,7 +106,7 @@ def _learned(history: History) -> list[Remark]:
     for name in LEARNED:
         trend = history.trend(name)
         if trend and trend.direction and not (name == "loss" and "reward" in history.steps[-1]):
-            changes.append(f"{name} {trend.start:.3g} → {trend.end:.3g}")
+            changes.append(f"{in_words(name)} {trend.start:.3g} → {trend.end:.3g}")
     if len(history.steps) < 2 * TREND:
         return []
     earned = history.trend("reward")

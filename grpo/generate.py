@@ -23,7 +23,7 @@ from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.answers import generate_groups
 from grpo.policy import Policy
 from grpo.run.saved import find_saved, load_saved
-from grpo.tools.functions import build_tools
+from grpo.tools.functions import build_tools, system_prompt_of, tool_encoder
 from grpo.tools.tools import Tools
 from rewards.own import OBJECT
 
@@ -42,17 +42,17 @@ class Chat:
         tools: Tools | None = None,
     ):
         self.policy, self.sampling, self.seed, self.template = policy, sampling, seed, template
-        self.encoder = ChatEncoder(policy.tokenizer)
+        self.encoder = tools.protocol.encoder if tools else ChatEncoder(policy.tokenizer)
         self.sampler = Sampler(policy.model, policy.eos_ids, tools=tools)
 
     def message(self, question: str) -> Message:
         """Return the user's message that asks a question."""
         return {"role": "user", "content": self.template.replace("{question}", question)}
 
-    def fit(self, messages: list[Message]) -> list[int]:
-        """Return the tokens of a conversation. UserError (exit 3) if they leave no room for an answer."""
+    def fit(self, messages: list[Message], row: int = 0) -> Prompt:
+        """Return the prompt of a conversation. UserError (exit 3) if it leaves no room for an answer."""
         positions = self.policy.model.config.max_positions
-        ids = self.encoder.prompt(messages)[1]
+        text, ids = self.encoder.prompt(messages)
         if len(ids) >= positions:
             raise UserError(
                 "the prompt is too long",
@@ -60,7 +60,7 @@ class Chat:
                 "shorten the question, or begin a new conversation",
                 PREFLIGHT,
             )
-        return ids
+        return Prompt(row, text, tuple(ids), {"question": messages[-1]["content"]}, turns=tuple(messages))
 
     def sampling_after(self, num_tokens: int) -> SamplingParams:
         """Return the sampling parameters after a prompt: no more tokens than the model has positions for."""
@@ -69,8 +69,9 @@ class Chat:
 
     def answer(self, messages: list[Message]) -> str:
         """Print the answer to a conversation while it is generated, and return it."""
-        prompt_ids, seed = self.fit(messages), hash_seed(self.seed, len(messages))
-        ids, shown = [], ""
+        seed = hash_seed(self.seed, len(messages))
+        (prompt,) = self.sampler.reset([self.fit(messages)], 1, [seed])
+        prompt_ids, ids, shown = prompt.ids, [], ""
         for token in self.sampler.stream(prompt_ids, self.sampling_after(len(prompt_ids)), seed, _note_failure):
             ids.append(token)
             text = self.policy.decode(ids)
@@ -85,7 +86,7 @@ class Chat:
         if len(conversations) == n == 1:
             self.answer(conversations[0])
             return
-        prompts = [Prompt(row, "", tuple(self.fit(messages)), {}) for row, messages in enumerate(conversations)]
+        prompts = [self.fit(messages, row) for row, messages in enumerate(conversations)]
         sampling = self.sampling_after(max(len(prompt.ids) for prompt in prompts))
         groups = generate_groups(self.policy, self.sampler, prompts, n, sampling, self.seed)
         for messages, group in zip(conversations, groups, strict=True):
@@ -117,9 +118,12 @@ def _tools_of(made_with: object, policy: Policy) -> Tools | None:
     if not isinstance(made_with, TrainConfig):
         return None
     names = [name for name in made_with.tools if not name.startswith(OBJECT)]
-    if len(names) < len(made_with.tools):
+    if any(name.startswith(OBJECT) for name in (*made_with.tools, made_with.environment or "")):
         print("note: tools that a program passed to the run are not here, so calls of them are text", file=sys.stderr)
-    return build_tools(replace(made_with, tools=tuple(names)), ChatEncoder(policy.tokenizer))
+    own = made_with.environment or ""
+    environment = None if own.startswith(OBJECT) else own
+    config = replace(made_with, tools=tuple(names), environment=environment)
+    return build_tools(config, tool_encoder(config, policy.tokenizer))
 
 
 def _note_failure(number: int, completion: Completion) -> None:
@@ -160,6 +164,8 @@ def main(argv: list[str]) -> None:
     tools = _tools_of(made_with, policy)
     chat = Chat(policy, sampling, arguments.seed, getattr(made_with, "prompt_template", "{question}"), tools)
     system = arguments.system or getattr(made_with, "system_prompt", None)
+    if tools and not arguments.system:
+        system = system_prompt_of(made_with, chat.encoder)
     start = [{"role": "system", "content": system}] if system else []
     if arguments.prompt:
         chat.answer_all([[*start, chat.message(prompt)] for prompt in arguments.prompt], arguments.n)

@@ -259,6 +259,7 @@ def main() -> None:
             mean, length = sum(rewards) / len(asked), sum(map(len, completions)) / len(asked)
             print(f"step {step:2}  {mean:.2f} {'█' * round(50 * mean):50}  {length:4.1f}  {clipped:.3f}")
     after = decode(sample(policy, encode(held_out), c))
+    print("question:parities of its partial sums, if it works them out=parity of the sum$")
     for name, answers in (("before", before), ("after", after)):
         right = sum(map(reward, held_out, answers)) / len(held_out)
         print(f"{name:7} {right:.1%} of 500 held-out answers are right; the first one is {held_out[0]}{answers[0]}")

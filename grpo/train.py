@@ -5,7 +5,6 @@ The algorithm is `Grpo.train_step` in grpo/algorithm/step.py. This file sets up 
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from math import ceil
 
 from grpo.algorithm.meter import TokenMeter
@@ -17,7 +16,6 @@ from grpo.base.progress import say_next
 from grpo.config.load import parse_arguments
 from grpo.config.options import TrainConfig
 from grpo.data.objects import NO_OBJECTS, Objects
-from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import (
     QuestionData,
     Questions,
@@ -41,7 +39,7 @@ from grpo.run.metrics import completion_metrics, credit_metrics, tool_metrics
 from grpo.run.run import Run
 from grpo.run.saved import start_of
 from grpo.sft import cold_start
-from grpo.tools.functions import build_tools
+from grpo.tools.functions import build_tools, tool_encoder
 from grpo.trainer import Source, Trainer, load_trained
 from rewards.scorer import Scorer
 
@@ -82,8 +80,10 @@ class GrpoTrainer(Trainer):
         self.scorer = scorer or prepare_rewards(data, run.say)
         super().__init__(config, run, policy, optimizer, load_questions(data, policy, self.scorer, run), reference)
         stop = run.signals.stop_with_shards
-        encoder, shard = ChatEncoder(policy.tokenizer), run.ranks.shard
+        encoder, shard = tool_encoder(config, policy.tokenizer, data.objects.tools), run.ranks.shard
         self.tools = build_tools(config, encoder, data.objects.tools, shard)
+        if self.tools:
+            run.say(f"tools are called {self.tools.shown()}")
         self.sampler = Sampler(policy.model, policy.eos_ids, self.plan.num_sequences, stop, self.tools)
         self.sampler.prepare(self.plan.num_sequences, self.longest, config.max_completion_length)
         self.make_learner = make_learner
@@ -96,18 +96,19 @@ class GrpoTrainer(Trainer):
     def begin(self, step: int = 0, position: int = 0) -> None:
         config, prompts = self.config, self.source.rows
         self.order = Order(len(prompts), config.seed, config.shuffle_dataset, position)
-        params = SamplingParams(config.max_completion_length, config.temperature, config.top_p, config.top_k)
         self.rollout = Rollout(
             settings=Settings.of(config),
             prompts=prompts,
             order=self.order,
-            sample_completions=partial(self.sampler.sample, params=params),
+            sampler=self.sampler,
+            sampling=SamplingParams(config.max_completion_length, config.temperature, config.top_p, config.top_k),
             decode=self.policy.decode,
             scorer=self.scorer,
             ranks=self.ranks,
             replicas=self.replicas,
             total_steps=self.total_steps,
             phase=self.phase,
+            begin=self.sampler.reset,
         )
         self.learner = self.make_learner(**self.parts(step), rollout=self.rollout, reference=self.reference)
 
@@ -122,7 +123,7 @@ class GrpoTrainer(Trainer):
             **scorer.take_metrics(),
         }
         metrics |= router_changes(self.model, groups[0])
-        if self.config.tools:
+        if self.tools:
             metrics |= tool_metrics(groups)
         if self.config.credit == "sentence":
             metrics |= credit_metrics(groups)

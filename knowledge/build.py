@@ -17,7 +17,7 @@ from typing import TextIO
 
 from tqdm import tqdm
 
-from grpo.base.errors import PREFLIGHT, UserError, run_main
+from grpo.base.errors import CONFIG, PREFLIGHT, UserError, run_main
 from grpo.base.progress import check_output, command_parser, say_next
 from grpo.base.storage import failpoint
 from knowledge.source import Document, Skip, files_of, read_source
@@ -99,6 +99,11 @@ def main(argv: list[str]) -> None:
         check_output(options.skipped, "--skipped")
         if options.skipped.exists():
             parser.error("--skipped names a file that exists: name a new one")
+    if options.out.is_file():
+        with open(options.out, "rb") as there:
+            if not b"SQLite format 3".startswith(there.read(15)):
+                what, why = f"{options.out} is no knowledge base", "the build would overwrite it"
+                raise UserError(what, why, "name another output", CONFIG)
     with open(options.skipped or os.devnull, "w", encoding="utf-8") as file:
         report = build(options.source, options.out, options.strict, file, progress=True)
     print(

@@ -8,6 +8,7 @@ and configurations as the trainer does. `grpo` imports this folder. Read in this
     own.py          users' own functions: found by name or passed as objects, called as TRL does
     deadline.py     their deadline
     format.py       one <think> block, one <answer> block, perhaps a <confidence>, nothing else
+    environment.py  what an environment of the user's says of its completion
     own_words.py    what a completion says itself, apart from calls of tools; what these cost
     exact.py        the answer equals the truth after normalisation
     choice.py       the answer names the letter of the right choice

@@ -38,6 +38,7 @@ from rewards.deadline import TimeOver, alone, in_time
 UserFunction = Callable[..., Iterable[float | None] | Awaitable[Iterable[float | None]]]
 
 PASSED = tuple("prompts completions completion_ids trainer_state log_extra log_metric".split())  # with the columns
+ENVIRONMENTS = "environments"  # the column of a run that has some
 NOT_PASSED = ("prompt", "completion")  # columns that TRL holds back, as they have a plural above
 OUR_PACKAGES = ("grpo", "knowledge", "rewards")  # users like these names for files of their own
 OBJECT = "<python>:"  # before the name of a reward that a program passes as an object, and that no file holds
@@ -191,7 +192,7 @@ def _name_in_module(function: Any) -> str:
 
 def needed_columns(function: UserFunction) -> tuple[str, ...]:
     """Return the columns of the data that a function cannot do without."""
-    return tuple(name for name in _required(function) if name not in PASSED)
+    return tuple(name for name in _required(function) if name not in (*PASSED, ENVIRONMENTS))
 
 
 def is_async(function: UserFunction) -> bool:
@@ -302,7 +303,7 @@ class Graded:
             if value is None:
                 scores.append(Score(None, reason, details=details, applies=applies))
             else:
-                scores.append(Score(_as_number(name, value), details=details))
+                scores.append(Score(as_number(name, value), details=details))
         return scores
 
 
@@ -339,10 +340,13 @@ class Call:
                 columns[name] = [deepcopy(value) for _ in texts]
         ids = [copy(completion.ids) for completion in self.group.completions]
         passed = (prompts, completions, ids, self.state, graded.log_extra, graded.log_metric)
+        environments = [one.environment.object for one in self.group.completions if one.environment]
+        if environments:
+            columns[ENVIRONMENTS] = environments
         return {**columns, **dict(zip(PASSED, passed, strict=True))}
 
 
-def _as_number(name: str, value: Any) -> float:
+def as_number(name: str, value: Any) -> float:
     try:
         if isinstance(value, str | bytes):
             raise TypeError

@@ -9,9 +9,10 @@ from rewards.registry import Columns
 
 CALLS = "tool_calls"  # the column
 RESULT = "result"  # the tag of results
+STEP = "step"  # the method of an environment that answers a turn without a call
 
 
 def cost(completion: str, columns: Columns) -> Score:
     """Give -1 for each call of a tool: the weight of this reward is the price of a call."""
-    number = len(columns.get(CALLS) or ())
+    number = sum(call.tool != STEP for call in columns.get(CALLS) or ())
     return Score(-float(number), f"{number} call{'s' * (number != 1)} of tools")

@@ -168,6 +168,8 @@ def _build(name: str, options: Options, objects: Functions) -> Reward:
         function = getattr(importlib.import_module(module_name), function_name)
         made = function(name, options) if function_name.startswith("build") else Reward(name, function)
         return replace(made, needs=known.needs, checks_every_answer=known.checks_every_answer)
+    if name == options.get("environment"):
+        return importlib.import_module("rewards.environment").build(name, options, objects)
     function = as_function(name, objects[name]) if name in objects else find_function(name)
     timeout_s = options["reward_timeout_s"]
     return Reward(short_name(name), function=function, needs=needed_columns(function), timeout_s=timeout_s)

@@ -130,8 +130,12 @@ def _group(number: int, row: dict[str, Any], encode: Encode) -> Group:
 def _calls(number: int, row: dict[str, Any]) -> list[Call]:
     """Return the calls of tools that a record of completions/ names."""
     with explained((KeyError, TypeError, ValueError), f"row {number}: its {CALLS} are no calls", "remove the column"):
-        entries = [(entry["tool"], *entry["span"], entry.get("failure")) for entry in row.get(CALLS) or []]
-        return [Call(tool, "", "", 0, 0, (start, end), failure or "") for tool, start, end, failure in entries]
+        calls = []
+        for entry in row.get(CALLS) or []:
+            start, end = entry["span"]
+            failure, is_turn = entry.get("failure") or "", entry.get("is_turn", False)
+            calls.append(Call(entry["tool"], "", "", 0, 0, (start, end), failure, is_turn))
+        return calls
 
 
 def encoder(config: TrainConfig) -> Encode:

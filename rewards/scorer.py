@@ -20,6 +20,7 @@ from grpo.algorithm.schema import Completion, Group, Score, TrainerState, own_wo
 from grpo.base.errors import PREFLIGHT, UserError, check_all
 from grpo.base.event_loop import EventLoop, wait_for
 from grpo.engine.device.peers import Peers
+from rewards.environment import ENVIRONMENT
 from rewards.own import MAX_NUMBER, Call, OwnCalls, describe_failure, is_async
 from rewards.own_words import CALLS
 from rewards.registry import Counts, Reward, Say
@@ -72,6 +73,7 @@ class Scorer:
             return
         completion = group.completions[index]
         own = {"prompt": group.prompt.text, "completion_ids": completion.ids, CALLS: completion.calls}
+        own[ENVIRONMENT] = completion.environment
         row = group.prompt.columns | own
         text = own_words(completion.text, completion.calls)  # never what a tool has said
         for reward in self.rewards:
@@ -92,6 +94,9 @@ class Scorer:
             for completion, scores in zip(group.completions, scores_of_each, strict=True):
                 completion.scores = scores
                 completion.facts = self._facts(scores)
+                if completion.environment:
+                    completion.environment.close()
+                    completion.environment = None
             group.weights = self.weights_of(group)
             for completion in group.completions:
                 completion.reward = combine(completion.scores, group.weights)

@@ -270,24 +270,24 @@ def test_functions_keep_their_size():
 # How large each folder may be, in tokens (names, operators, numbers). A file counts for the longest name that it begins
 # with. Who needs more raises a line in the same commit, and says there what that buys.
 BUDGETS = {
-    "grpo/algorithm": 10_750,
+    "grpo/algorithm": 10_850,
     "grpo/minimal.py": 2_500,
-    "grpo/engine": 41_500,
+    "grpo/engine": 41_750,
     "kernels": 14_250,
-    "grpo": 19_000,
-    "grpo/config": 9_250,
-    "grpo/run": 22_000,
-    "grpo/doctor": 3_500,
+    "grpo": 19_500,
+    "grpo/config": 9_500,
+    "grpo/run": 22_250,
+    "grpo/doctor": 3_750,
     "grpo/data": 16_750,
     "grpo/evaluation": 6_250,
-    "grpo/report": 3_000,
-    "grpo/replay": 4_750,
-    "grpo/tools": 3_500,
+    "grpo/report": 3_250,
+    "grpo/replay": 5_000,
+    "grpo/tools": 8_750,
     "knowledge": 11_750,
-    "rewards": 25_000,
+    "rewards": 25_250,
     "rewards/mathematics": 17_250,
     "bench": 15_000,
-    "tests": 271_750,
+    "tests": 276_000,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER}
 
@@ -388,6 +388,10 @@ def headings(text: str) -> set[str]:
 def test_the_readme_leads_to_all_others():
     linked = {(ROOT / target).resolve() for target in re.findall(r"\]\(([^)#]+)", FIRST)}
     assert len(OTHERS) > 7 and not set(OTHERS) - linked
+
+
+def test_the_readme_stays_one_page():
+    assert len(FIRST.splitlines()) <= 220
 
 
 def test_the_readme_names_every_file_of_the_textbook():

@@ -40,8 +40,8 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess:
 
 
 def test_there_is_a_recipe_for_each():
-    wanted = {"a reward", "a key", "a metric", "a model family", "a kernel"}
-    assert {name.removeprefix("Add ") for name in RECIPES} == wanted and len(FOLLOWED) == 4
+    wanted = {"a reward", "a key", "a metric", "a loss variant", "a model family", "a kernel"}
+    assert {name.removeprefix("Add ") for name in RECIPES} == wanted and len(FOLLOWED) == 5
 
 
 @pytest.mark.parametrize("recipe", FOLLOWED)

@@ -61,14 +61,14 @@ class Memory(Protocol):
         """Run `work`; if memory runs out, run it again with smaller micro-batches, which give the same gradient."""
 
 
-class Sample(Protocol):
-    """How completions are sampled: `sample` of engine/sampling/sampler.py, with the settings of sampling."""
+class Sampler(Protocol):
+    """What generates completions (engine/sampling/sampler.py)."""
 
-    def __call__(
+    def sample(
         self,
         prompts: Sequence[Sequence[int]],
         num_generations: int,
-        *,
+        params: Any,
         seeds: Sequence[int],
         on_finish: Callable[[int, Completion], None],
     ) -> object:

@@ -8,14 +8,16 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from grpo.algorithm import variants
-from grpo.algorithm.interfaces import Peers, Sample, Scorer
+from grpo.algorithm.interfaces import Peers, Sampler, Scorer
 from grpo.algorithm.schema import Completion, Group, Order, Prompt, Settings, TrainerState, hash_seed
 
 COMPLETION = 0  # a fifth number, so that no completion shares its seed with a dropout mask, whose seed hashes four
 NOT_SAMPLED = Completion.given([], "length")  # where a group's next completion will be
 Phase = Callable[[str], AbstractContextManager]  # surrounds the work of a phase: its clock, and what may interrupt it
+Begin = Callable[[list[Prompt], int, Sequence[int]], list[Prompt]]
 
 
 def untimed(name: str) -> AbstractContextManager:
@@ -35,21 +37,23 @@ class Sampled:
 class Rollout:
     """Sample the groups of each step, and have them graded.
 
-    prompts: of the data. order: of those that are taken. decode: tokens to text. ranks: all processes of the run.
-    replicas: those that sample other prompts. total_steps: of the run, for the rewards of users. phase: surrounds
-    "time/generate" and "time/reward".
+    prompts: of the data. order: of those that are taken. sampling: the sampler's parameters. decode: tokens to text.
+    ranks: all processes of the run. replicas: those that sample other prompts. total_steps: of the run, for the rewards
+    of users. phase: surrounds "time/generate" and "time/reward". begin: adds to prompts what environments say first.
     """
 
     settings: Settings
     prompts: Sequence[Prompt]
     order: Order
-    sample_completions: Sample
+    sampler: Sampler
+    sampling: Any
     decode: Callable[[Sequence[int]], str]
     scorer: Scorer
     ranks: Peers
     replicas: Peers
     total_steps: int = 0
     phase: Phase = untimed
+    begin: Begin = lambda prompts, num_generations, seeds: prompts
 
     def sample(self, step: int) -> Sampled:
         """Generate the groups of a step; grading starts as each completion ends."""
@@ -72,17 +76,18 @@ class Rollout:
         state = TrainerState(step, self.total_steps, epoch, is_world_process_zero=self.ranks.rank == 0)
         num_groups = self.settings.groups_per_replica * replicas.world
         rows = self.order.take(num_groups)[replicas.rank :: replicas.world]
-        groups = [Group(self.prompts[row], [NOT_SAMPLED] * G) for row in rows]
+        groups: list[Group] = []
 
         def finish(number: int, completion: Completion) -> None:
             group, index = groups[number // G], number % G
             group.completions[index] = replace(completion, text=self.decode(completion.ids))
             self.scorer.submit(group, index, state)
 
-        prompts = [group.prompt.ids for group in groups]
-        seeds = self._seeds(len(groups), step, attempt)
+        seeds = self._seeds(len(rows), step, attempt)
         with self.phase("time/generate"):
-            self.sample_completions(prompts, G, seeds=seeds, on_finish=finish)
+            prompts = self.begin([self.prompts[row] for row in rows], G, seeds)
+            groups += [Group(prompt, [NOT_SAMPLED] * G) for prompt in prompts]
+            self.sampler.sample([prompt.ids for prompt in prompts], G, self.sampling, seeds, finish)
         return groups
 
     def _seeds(self, num_groups: int, step: int, attempt: int) -> list[int]:

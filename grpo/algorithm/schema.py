@@ -39,7 +39,7 @@ class Settings:
     num_generations: int = 8
     per_device_train_batch_size: int = 8
     gradient_accumulation_steps: int = 1
-    max_completion_length: int = 256
+    max_completion_length: int = 512
     temperature: float = 1.0
     loss_type: str = "dapo"
     scale_rewards: str = "group"
@@ -103,6 +103,7 @@ class Prompt:
     ids: tuple[int, ...]  # its tokens; the last one predicts the first token of every completion
     columns: dict[str, Any]  # the data row: what the rewards see
     messages: tuple[dict[str, str], ...] = ()  # before rendering, if the data holds conversations rather than questions
+    turns: tuple[dict[str, Any], ...] = ()  # before rendering, whatever the data holds
 
 
 @dataclass
@@ -218,7 +219,8 @@ class Call:
     """A call of a tool within a completion, and what it gave: the tokens `ids[start:end]`, which were not drawn.
 
     span: the characters of the completion's text that hold the call and its result, tags included. failure: why there
-    is no result; "" if there is one.
+    is no result; "" if there is one. is_turn: the model's turn ended with it, and the result begins a new one. The last
+    of several calls in a turn has the tokens of all their results.
     """
 
     tool: str
@@ -228,6 +230,7 @@ class Call:
     end: int
     span: tuple[int, int]
     failure: str = ""
+    is_turn: bool = False
 
 
 def own_words(text: str, calls: Sequence[Call], fill: str = " ") -> str:
@@ -275,6 +278,7 @@ class Completion:
     loss_weight: float = 0.0  # Eq. 8: weight of each of its tokens in the loss of the step
     sentences: list[Sentence] = field(default_factory=list)  # the true and the false ones (credit: sentence)
     credited_from: int = 0  # the tokens before this one get the advantage 0 (credit: answer)
+    environment: Any = None  # what answered it, until it is graded (grpo/tools/environment.py)
     trained_from: int = 0  # the tokens before this one have no gradient; their log-probs are not computed
     ref_logps: list[float] = field(default_factory=list)  # under the frozen reference; empty if beta is 0
     old_logps: list[float] = field(default_factory=list)  # under the policy that sampled; empty while that is trained

@@ -22,6 +22,7 @@ from urllib.parse import quote, quote_plus
 INTERNAL, CONFIG, PREFLIGHT, SERVICE, NON_FINITE, STORAGE, BUSY, MEMORY = 1, 2, 3, 4, 5, 6, 7, 8
 SIGHUP, SIGINT, SIGTERM = 129, 130, 143  # 128 + the number of the signal
 STORAGE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+PATH_ERRNOS = (errno.ENAMETOOLONG, errno.ELOOP)
 STORAGE_WORDS = ("no space", "os error", "file too large", "i/o error", "disk is full")  # in errors without an errno
 STORAGE_ERRORS = ("SafetensorError", "RuntimeError", "Exception", "OperationalError")  # tokenizers raises the third
 _OUT_OF_MEMORY = re.compile(  # the words of torch, CUDA, cuBLAS, cuDNN, NCCL, oneDNN and the C++ library
@@ -133,6 +134,10 @@ def as_user_error(error: BaseException) -> UserError:
             "or set gradient_checkpointing=true",
             MEMORY,
         )
+    if getattr(error, "errno", None) in PATH_ERRNOS or what.startswith("RuntimeError: Symlink loop"):
+        return UserError(
+            "a path cannot be used", what, "shorten it, or correct the link that leads to itself", PREFLIGHT
+        )
     where = traceback.extract_tb(error.__traceback__)[-1]
     return UserError(
         what,
@@ -241,6 +246,8 @@ def run_main(main: Callable[[list[str]], int | None]) -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal may lack a character that a model has written
             stream.reconfigure(errors="backslashreplace")
+    if not WithoutSecrets(sys.stderr).isatty():  # bars of libraries, which read this when they are imported
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     sys.stdout, sys.stderr = WithoutSecrets(sys.stdout, AttributeError), WithoutSecrets(sys.stderr, *NO_STREAM)
     try:
         code = main(sys.argv[1:]) or 0

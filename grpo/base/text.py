@@ -1,9 +1,22 @@
-"""What counts as text, which of several names was meant, and how a duration is written."""
+"""What counts as text, which of several names was meant, and how measures and durations are written."""
 
 import unicodedata
 from difflib import get_close_matches
 
 MAX_CHARACTER_BYTES = 4  # in UTF-8; each may be a token of its own
+WORDS = {  # of metrics and outcomes, as people read them: files keep the names of papers
+    "accuracy": "right",
+    "correct": "right",
+    "incorrect": "wrong",
+    "not_attempted": "declined",
+    "refused": "declined",
+    "refusal_rate": "declined",
+    "refusal_rate_known": "declined, though known",
+    "correct_given_attempted": "right of those not declined",
+    "incorrect_given_attempted": "wrong of those not declined",
+    "accuracy_searched": "right after a search",
+    "accuracy_unsearched": "right without a search",
+}
 _FILLERS = "\u115f\u1160\u2800\u3164\uffa0"  # Hangul fillers and the blank of Braille: letters and signs without ink
 
 
@@ -14,6 +27,16 @@ def is_blank(text: str) -> bool:
     (True, False)
     """
     return all(char in _FILLERS or unicodedata.category(char)[0] in "ZCM" for char in text)
+
+
+def in_words(name: str) -> str:
+    """Return the name of a metric or an outcome as people read it.
+
+    >>> in_words("eval/not_attempted"), in_words("kl")
+    ('eval/declined', 'kl')
+    """
+    group, slash, own = name.rpartition("/")
+    return f"{group}{slash}{WORDS.get(own, own)}"
 
 
 def encodable(text: str) -> str:

@@ -91,7 +91,9 @@ def _unmet_needs(config: TrainConfig) -> Iterator[str]:
             yield f"factuality needs a knowledge base, and knowledge_base is not set; {NO_KNOWLEDGE_BASE}"
         if SEARCH in config.tools:
             yield f"the tool search needs a knowledge base, and knowledge_base is not set; {NO_KNOWLEDGE_BASE}"
-    if "tool_cost" in (config.reward_funcs or ()) and not config.tools:
+    if config.environment and config.tool_format == "tags":
+        yield "environment: its methods are called by the chat template; leave out tool_format: tags"
+    if "tool_cost" in (config.reward_funcs or ()) and not (config.tools or config.environment):
         yield "tool_cost is the price of calls, and there are no tools to call; set tools, such as [search]"
     if config.refusal_target is not None and not any(reward.asks_judge for reward in rewards):
         yield "refusal_target needs a reward that knows which answers decline; add abstention to reward_funcs"

@@ -233,7 +233,7 @@ class SamplingKeys:
     """Completions per prompt: the group size G."""
     questions_per_step: int | None = key(None, low=1, high=MAX_PER_STEP)
     """Questions per step, over all processes: instead of per_device_train_batch_size."""
-    max_completion_length: int = key(256, "first", low=1)
+    max_completion_length: int = key(512, "first", low=1)
     """Maximum tokens of a completion, including the end token."""
     temperature: float = key(1.0, "first", above=0)
     """Temperature of sampling and of the trained log-probs."""
@@ -347,12 +347,18 @@ class ToolKeys:
 
 @dataclass(frozen=True)
 class CallKeys:
+    tool_format: str | None = key(None, choices=("tags", "template"))
+    """How tools are called. template: by the chat template, with typed arguments. tags: by tags around one text. Unset:
+    by the template if each tool has type hints and a docstring with `Args:`, and the template writes calls."""
+    environment: str | None = key(None)
+    """A class of yours, path/file.py:CLASS: each completion has an object, whose public methods are tools. `reset`
+    begins it, `step` answers turns without a call. `get_reward` is a reward if reward_funcs names it, or is unset."""
     max_tool_calls: int = key(4, low=1)
-    """Calls per completion. Further ones are not made."""
+    """Calls per completion; with the chat template, turns that are answered. Further ones are not made."""
     max_tool_result_tokens: int = key(128, low=1)
     """Tokens of a result; the rest is cut off. They count against max_completion_length, and are never trained."""
     tool_timeout_s: float = key(10.0, "free", above=0, high=MAX_WAIT_S)
-    """Seconds that a call may take. After that its completion is unscorable."""
+    """Seconds that a call may take, or a method of an environment. After that its completion is unscorable."""
 
 
 @dataclass(frozen=True)

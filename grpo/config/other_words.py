@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from typing import Any
 
 from grpo.config.options import ENVIRONMENT, SEARCH, WITH_KNOWLEDGE, SftConfig, TrainConfig
@@ -51,6 +52,7 @@ ALIASES = _by_name(  # our key -> its other names
         "math_reward_wrong": "reward_wrong",
         "max_completion_length": "max_new_tokens",
         "max_length": "cutoff_len max_seq_length",
+        "max_tool_calls": "max_tool_calling_iterations",
         "model_name_or_path": "model_name model_path",
         "num_generations": "num_return_sequences",
         "num_train_epochs": "epochs num_epochs",
@@ -64,6 +66,7 @@ ALIASES = _by_name(  # our key -> its other names
     }
 )
 
+INSTALLED = ",".join(filter(find_spec, ("tensorboard", "swanlab", "wandb", "trackio")))
 SWITCHES = _by_name(  # a key of ours, and what it is set to -> the words of theirs, with their value
     {
         ("base_weights", "int8"): "load_in_8bit:true quantization_bit:8",
@@ -75,6 +78,7 @@ SWITCHES = _by_name(  # a key of ours, and what it is set to -> the words of the
         ("save_total_limit", "0"): "save_total_limit:none",
         ("lora_r", "0"): "finetuning_type:full lora_enabled:false use_lora:false use_peft:false",
         ("max_samples", "0"): "max_samples:-1",
+        ("report_to", INSTALLED): "report_to:all",
         ("report_to", "swanlab"): "use_swanlab:true",
         ("scale_rewards", "group"): "scale_rewards:true",
         ("scale_rewards", "none"): "scale_rewards:false",
@@ -164,8 +168,8 @@ REFUSED = _by_name(  # why a key is refused that would change the result -> its 
             "quantization_bit quantization_device_map quantization_method quantization_type"
         ),
         "there are grpo.sft and grpo.train, of all weights or of adapters (lora_r)": "finetuning_type freeze_* stage",
-        "tokens are sampled by temperature, top_p and top_k, and tools are called by text (tools, max_tool_calls)": (
-            "do_sample generation_kwargs max_tool_calling_iterations min_p repetition_penalty tool_format "
+        "tokens are sampled by temperature, top_p and top_k": (
+            "do_sample generation_kwargs min_p repetition_penalty "
             "vllm_guided_decoding_regex vllm_structured_outputs_regex"
         ),
         "the loss is on all tokens of every answer, without noise or more terms; see loss_type, beta, entropy_coef": (
@@ -292,6 +296,9 @@ def _supply_rewards(values: Values) -> Iterator[str]:
     """Set the rewards, which KnowRL's files and the math guide's do not name."""
     if values.get("reward_funcs") is not None:
         return
+    if environment := values.get("environment"):
+        values["reward_funcs"] = (environment,)
+        return
     of_math = next((name for name in values if name.startswith("math_reward_")), "")
     if values.get("knowledge_base") or (_variable_of("knowledge_base") and not of_math):
         values["reward_funcs"] = ("knowrl_v2",)
@@ -311,11 +318,13 @@ def _supply_prompt(values: Values) -> Iterator[str]:
     names = values.get("reward_funcs") or ()
     if values.get("toy_world"):
         return
+    is_typed = values.get("tool_format") == "template" or values.get("environment")
     own = [values[key] for key in ("system_prompt", "prompt_template") if values.get(key) is not None]
     if own:
         if "math" in names and not any("boxed" in prompt for prompt in own):
             yield NO_BOX
-        tags = [f"<{tag_of(tool)}>" for tool in values.get("tools") or ()]
+        tools = () if is_typed else values.get("tools") or ()
+        tags = [f"<{tag_of(tool)}>" for tool in tools]
         if untold := [tag for tag in tags if not any(tag in prompt for prompt in own)]:
             yield f"no prompt tells the model that {' and '.join(untold)} calls a tool; say so in system_prompt"
         return
@@ -327,7 +336,7 @@ def _supply_prompt(values: Values) -> Iterator[str]:
         key = "prompt_template" if "{question}" in prompt else "system_prompt"
         values[key] = prompt
         yield f'{source} supplies the {key.replace("_", " ")}, as no prompt is set (system_prompt: "" for none)'
-    if tools := values.get("tools"):
+    if (tools := values.get("tools")) and not is_typed:
         values["system_prompt"] = with_tools(values.get("system_prompt") or "", tools)
         yield "the system prompt tells how to call the tools, as no prompt is set"
 

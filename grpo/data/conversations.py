@@ -167,6 +167,6 @@ def make_examples(
             completion.calls = [replace(call, end=min(call.end, room)) for call in calls if call.start < room]
             examples.append(Group(Prompt(index, text, tuple(prompt_ids), {}), [completion]))
     if not examples:
-        fix = "raise max_length" if count.notes[too_long] else "use other data"
+        fix = "raise max_length, as far as the model has positions" if count.notes[too_long] else "use other data"
         raise UserError(f"{path} holds no usable example", str(count), fix, PREFLIGHT)
     return examples

@@ -143,10 +143,11 @@ class ChatEncoder:
     """Renders messages with the tokenizer's chat template and encodes them.
 
     A message's text never becomes a special token, nor one of those that the template itself writes around messages.
+    tools: descriptions of those that every prompt offers.
     """
 
-    def __init__(self, tokenizer):
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer, tools: Sequence[Tool] = ()):
+        self.tokenizer, self.tools = tokenizer, list(tools)
         self.end = turn_end(tokenizer)
         example = [{"role": "user", "content": "x"}]
         plain, with_header = render(tokenizer, example, header=False), render(tokenizer, example)
@@ -163,9 +164,9 @@ class ChatEncoder:
         self.depends = bool(space) or self._encode("\nx") != [*self._encode("\n"), *self._encode("x")]
         self.opens_think = with_header.rstrip().endswith("<think>")
         self.longest_token = max(map(len, tokenizer.get_vocab()))  # characters
-        self._find_markup(with_header)
+        self.find_markup(with_header)
 
-    def _find_markup(self, rendered: str) -> None:
+    def find_markup(self, rendered: str) -> None:
         """Find the tokens that a message must not spell. It may spell <think>, since a model answers with it."""
         added = {index: token for index, token in self.tokenizer.added_tokens_decoder.items() if token.content}
         texts = {token.content for token in added.values()}
@@ -230,6 +231,7 @@ class ChatEncoder:
         encoded separately from the template around them.
         """
         messages = [{**message, "content": encodable(message["content"])} for message in messages]
+        tools = [*self.tools, *tools]
         text = render(self.tokenizer, messages, tools=tools)
         markers = {}  # index of such a message -> its placeholder in the template
         for index, message in enumerate(messages):
@@ -347,7 +349,7 @@ def make_prompts(
         elif encoder.may_fit(messages, max_prompt_length):
             text, ids = encoder.prompt(messages, tools)
             passed = () if row.before is None else tuple(messages)
-            prompts.append(Prompt(row.index, text, tuple(ids), row.columns, passed))
+            prompts.append(Prompt(row.index, text, tuple(ids), row.columns, passed, tuple(messages)))
         else:
             count.left_out[too_long] += 1
     kept = [prompt for prompt in prompts if len(prompt.ids) <= max_prompt_length]

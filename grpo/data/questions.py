@@ -26,7 +26,7 @@ from grpo.data.files import (
 from grpo.data.hub import fetch_data
 from grpo.data.messages import is_damaged
 from grpo.data.objects import NO_OBJECTS, Objects
-from grpo.data.prompts import ChatEncoder, make_prompts
+from grpo.data.prompts import make_prompts
 from grpo.data.rows import (
     Row,
     check_answer,
@@ -35,6 +35,7 @@ from grpo.data.rows import (
     read_rows,
 )
 from grpo.engine.device.peers import Peers
+from grpo.tools.functions import system_prompt_of, tool_encoder
 from rewards.exact import is_unanswerable, truths
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
@@ -232,8 +233,9 @@ def load_prompts(
     limit, source = config.max_prompt_length, "max_prompt_length"
     if room < limit:
         limit, source = room, f"the model's {positions} positions without max_completion_length"
-    encoder = ChatEncoder(policy.tokenizer)
-    prompts = make_prompts(rows, encoder, config.system_prompt, config.prompt_template, limit, count, source)
+    encoder = tool_encoder(config, policy.tokenizer, data.objects.tools)
+    system_prompt = system_prompt_of(config, encoder)
+    prompts = make_prompts(rows, encoder, system_prompt, config.prompt_template, limit, count, source)
     return PromptSet(prompts, fingerprint(rows), count)
 
 
@@ -242,9 +244,13 @@ def longest_sequence(data: QuestionData, policy: "Policy", prompts: Sequence[Pro
 
     prompts: those to train on.
     """
-    held_out = Questions.held_out(data.config)
+    config = data.config
+    held_out = Questions.held_out(config)
     others = load_prompts(data, policy, held_out).prompts if held_out else []
-    return max(len(prompt.ids) for prompt in (*prompts, *others)) + data.config.max_completion_length
+    longest = max(len(prompt.ids) for prompt in (*prompts, *others))
+    if config.environment:  # it may add to them
+        longest = max(longest, min(config.max_prompt_length, policy.model.config.max_positions // 2))
+    return longest + config.max_completion_length
 
 
 def num_steps(config: TrainConfig | SftConfig, num_rows: int, rows_per_step: int) -> int:

@@ -11,6 +11,7 @@ not stop the others. The exit code is that of the first failure.
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -21,7 +22,10 @@ from grpo.config.load import examine_config, split_arguments
 from grpo.config.options import AnyConfig, SftConfig, TrainConfig
 from grpo.doctor import estimate, trial
 from grpo.run.case import Case, Check, NotChecked
+from grpo.run.messages import terminal_columns, wrap
 from grpo.run.start import start_checks
+
+INDENT = " " * 22
 
 
 @dataclass
@@ -35,8 +39,9 @@ class Finding:
 
     def line(self) -> str:
         status = {True: "ok  ", False: "FAIL", None: "--  "}[self.ok]
-        indented = self.text.replace("\n", "\n" + " " * 22)
-        return escape(redact(f"{status}  {self.name:14}  {indented}"))
+        text = escape(redact(f"{status}  {self.name:14}  " + self.text.replace("\n", "\n" + INDENT)))
+        columns = terminal_columns() if sys.stdout.isatty() else 0
+        return "\n".join(wrap(line, columns, INDENT) if columns else line for line in text.split("\n"))
 
 
 def make_finding(name: str, check: Check, case: Case) -> Finding:
@@ -106,6 +111,9 @@ def main(argv: list[str]) -> int:
     later = (make_finding(name, check, case) for name, check in checks(case))
     findings = []
     for finding in chain(first, later):
+        same = [one.name for one in findings if one.ok is False and one.text == finding.text]
+        if same and finding.name != same[0]:
+            finding = Finding(finding.name, None, f"not checked: {same[0]} says why")
         findings.append(finding)
         if not arguments.json:
             print(finding.line(), flush=True)

@@ -86,7 +86,9 @@ def load_trainer(case: Case) -> GrpoTrainer | SftTrainer:
         start = replace(config, **{name: getattr(start, name) for name in keys_that("model")})
     if "eval" not in case.rows:  # there is no such data, or it has a fault, which is told by itself
         start = replace(start, eval_dataset_id_or_path=None)
-    ungraded = replace(start, dynamic_sampling=False, knowledge_base=None, tools=())  # no tool is called before a run
+    ungraded = replace(
+        start, dynamic_sampling=False, knowledge_base=None, tools=(), environment=None
+    )  # no tool is called before a run
     return GrpoTrainer(ungraded, SilentRun(ungraded), Scorer([NO_REWARD]))
 
 

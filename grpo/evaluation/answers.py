@@ -15,10 +15,11 @@ from rewards.own_words import CALLS
 
 
 def generate_groups(
-    policy: Policy, sampler: Sampler, prompts: Sequence[Prompt], n: int, sampling: SamplingParams, seed: int
+    policy: Policy, sampler: Sampler, prompts: list[Prompt], n: int, sampling: SamplingParams, seed: int
 ) -> list[Group]:
     """Generate and decode n completions of each prompt. UserError (exit 5) if the model's logits are not finite."""
     seeds = [hash_seed(seed, prompt.row, index) for prompt in prompts for index in range(n)]
+    prompts = sampler.reset(prompts, n, seeds)
     with counting(len(seeds), "answering", "answers") as add:
         answers = sampler.sample([prompt.ids for prompt in prompts], n, sampling, seeds, lambda *finished: add(1))
     groups = [Group(prompt, completions) for prompt, completions in zip(prompts, answers, strict=True)]

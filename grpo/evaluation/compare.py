@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.text import in_words
 from grpo.data.files import read_records
 from grpo.evaluation.measures import CHECKED
 
@@ -178,13 +179,13 @@ def _facts(details: object) -> Iterator[tuple[str, float]]:
 
 def comparison_text(found: Comparison, a: str, b: str) -> str:
     """Return a comparison as a table."""
-    width = max(map(len, found.measures)) + 2
+    width = max(map(len, map(in_words, found.measures))) + 2
     lines = [f"a: {a}", f"b: {b}", f"{found.num_questions} questions, paired"]
-    lines.append(f"{'':<{width}}{'a':>8}{'b':>10}{'b - a':>11}   95 % interval{'p':>11}")
+    lines.append(f"{'':<{width}}{'a':>8}{'b':>10}{'b - a':>11}        95 % interval{'p':>11}")
     for name, of in found.measures.items():
         scale, digits, unit = (100, 1, " %") if name in RATES else (1, 3, "  ")
         cells = f"{scale * of.a:>8.{digits}f}{unit}{scale * of.b:>8.{digits}f}{unit}"
-        change = f"{scale * of.difference:>+9.{digits}f}{unit}"
+        change = f"{scale * of.difference:>+9.{digits}f}{' points' if name in RATES else '       '}"
         interval = f"({scale * of.low:+.{digits}f} to {scale * of.high:+.{digits}f})"
-        lines.append(f"{name:<{width}}{cells}{change}  {interval:<18}{of.p:>8.2g}")
+        lines.append(f"{in_words(name):<{width}}{cells}{change}  {interval:<18}{of.p:>7.2g}")
     return "\n".join(lines)

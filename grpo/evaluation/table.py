@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from grpo.base.text import in_words
 from grpo.evaluation.measures import Summary
 
 ABSTENTION = ("incorrect", "not_attempted", "correct_given_attempted")  # shown if some answers decline
@@ -52,7 +53,7 @@ def summary_table(columns: Mapping[str, Mapping[str, Summary]], title: str = "qu
         lines.append(f"{part.name or title}: {part.num_questions}")
         for name, cells in part.rows:
             interval = _interval(next(iter(columns.values()))[part.name]) if is_one and name == "accuracy" else ""
-            lines.append(f"  {name:<30}{''.join(cells)}{interval}".rstrip())
+            lines.append(f"  {in_words(name):<30}{''.join(cells)}{interval}".rstrip())
     return "\n".join(lines)
 
 

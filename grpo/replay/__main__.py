@@ -26,6 +26,7 @@ from dataclasses import asdict
 from grpo.base.errors import escape, redact, run_main
 from grpo.base.progress import command_parser, say_next
 from grpo.base.storage import Json
+from grpo.base.text import in_words
 from grpo.replay.again import Replay, replay
 from grpo.replay.parts import Seen
 
@@ -92,14 +93,14 @@ def lines_of(told: Json) -> Iterator[str]:
         reward, advantage = _number(answer["reward"], ".2f"), _number(answer["advantage"], "+z.2f")
         grades = f"{answer['row']:8} {answer['answer']:6} {reward:>7} {advantage:>6}"
         sizes = f"{answer['num_tokens']:6} {answer['norm']:8.1e} {answer['share']:+z7.1%}"
-        yield f"{grades} {sizes}  {answer['outcome'] or ''}"
+        yield f"{grades} {sizes}  {in_words(answer['outcome'] or '')}"
     if rest := told["answers"][MAX_ANSWERS:]:
         yield f"{'and':>8} {len(rest)} more, {sum(answer['share'] for answer in rest):+z.1%}"
     yield ""
     yield from textwrap.wrap(f"row {told['row']}: {escape(told['question'])}", WIDTH)
     for answer in told["shown"]:
         reward, advantage = _number(answer["reward"], ".2f"), _number(answer["advantage"], "+z.2f")
-        outcome = f" ({answer['outcome']})" if answer["outcome"] else ""
+        outcome = f" ({in_words(answer['outcome'])})" if answer["outcome"] else ""
         grades = f"reward {reward}{outcome}, advantage {advantage}, share {answer['share']:+.1%}"
         yield f"\nanswer {answer['answer']}: {grades}"
         yield escape(answer["completion"])

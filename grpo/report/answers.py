@@ -6,9 +6,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from grpo.base.errors import UserError
+from grpo.base.text import in_words
 from grpo.evaluation.compare import RATES, Comparison, compare, measure_answers
 from grpo.evaluation.measures import Summary
 from grpo.run.diagnosis.record import Answer, Record
+from grpo.run.diagnosis.rules import History, says_nothing
 
 NUM_CHANGES = 6  # in each direction
 HEADLINE = {
@@ -63,8 +65,11 @@ def before_and_after(changes: Sequence[Change]) -> Comparison | None:
     return None
 
 
-def headline(compared: Comparison) -> str:
-    """Return what training has changed, in one sentence."""
+def headline(compared: Comparison, changes: Sequence[Change], model: str) -> str:
+    """Return what training has changed, in one sentence. Of a model that says nothing, this is what matters."""
+    if silent := says_nothing(History(answers=[(one.first.completion, one.last.completion) for one in changes])):
+        paid = [name for name, of in compared.measures.items() if name.startswith("rewards/") and of.difference > 0]
+        return f"{model}: {silent}{'; only these have paid more: ' * bool(paid)}{', '.join(paid)}."
     texts = []
     for name, words in HEADLINE.items():
         of = compared.measures.get(name)
@@ -72,7 +77,7 @@ def headline(compared: Comparison) -> str:
             form = ".1%" if name in RATES else ".2f"
             chance = "p < 0.001" if of.p < 0.001 else f"p = {of.p:.2g}"
             texts.append(f"{words} {of.a:{form}} → {of.b:{form}} ({chance})")
-    return f"On {compared.num_questions} held-out questions, before and after training: {', '.join(texts)}."
+    return f"{model}, on {compared.num_questions} held-out questions, before and after training: {', '.join(texts)}."
 
 
 def draw_bars(summaries: Mapping[str, Mapping[str, Summary]]) -> dict[str, dict[str, float]]:
@@ -86,7 +91,7 @@ def draw_bars(summaries: Mapping[str, Mapping[str, Summary]]) -> dict[str, dict[
 
 
 def most_changed(changes: Sequence[Change]) -> tuple[list[Change], list[tuple[str, int]]]:
-    """Return the questions whose reward changed most, and how often an outcome changed: "wrong → refused"."""
+    """Return the questions whose reward changed most, and how often an outcome changed: "wrong → declined"."""
     scored = []
     flipped: Counter[str] = Counter()
     for change in changes:
@@ -95,7 +100,7 @@ def most_changed(changes: Sequence[Change]) -> tuple[list[Change], list[tuple[st
         scored.append(change)
         before, after = change.first.outcome, change.last.outcome
         if before and after and before != after:
-            flipped[f"{before} → {after}"] += 1
+            flipped[f"{in_words(before)} → {in_words(after)}"] += 1
     scored.sort(key=lambda change: change.gain)
     lost = [change for change in scored[:NUM_CHANGES] if change.gain < 0]
     won = [change for change in reversed(scored[-NUM_CHANGES:]) if change.gain > 0]

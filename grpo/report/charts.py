@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from statistics import fmean
 
+from grpo.base.text import in_words
 from grpo.report.plot import finite_points
 from grpo.run.diagnosis.glossary import meaning
 from grpo.run.diagnosis.record import Record
@@ -15,7 +16,8 @@ from grpo.run.diagnosis.record import Record
 Points = Sequence[tuple[float, float]]
 
 CHARTS = {  # title -> metrics; * stands for any name
-    "Reward": ("reward", "eval/reward"),
+    "Reward": ("reward",),
+    "Reward of held-out answers": ("eval/reward",),
     "Loss": ("loss",),
     "KL, the distance from the start": ("kl",),
     "Each reward": ("rewards/*/mean",),
@@ -40,7 +42,11 @@ CHARTS = {  # title -> metrics; * stands for any name
     "Sampler against trainer": ("sampler/logp_diff_mean", "sampler/logp_diff_max"),
     "Memory": ("peak_memory_gb",),
 }
-SHOWN_AT_0 = (*CHARTS["Reward"], *CHARTS["Each reward"])  # that a reward is 0 in all steps is what its user must see
+SHOWN_AT_0 = (
+    "reward",
+    "eval/reward",
+    *CHARTS["Each reward"],
+)  # that a reward is 0 in all steps is what its user must see
 OF_SHARES = ("Answers", "Calls of tools", "Held-out questions", "What teaches nothing", "Facts")  # from 0 to 100 %
 NUM_COLOURS = 6
 MAX_CURVES = 24  # of one title
@@ -116,7 +122,7 @@ def _draw(title: str, curves: dict[str, Points]) -> Chart:
         places = [(WIDTH * across(step), HEIGHT * (1 - up(value))) for step, value in points]
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         change = f"{points[0][1]:{form}} → {points[-1][1]:{form}}"
-        drawn.append(Curve(name, line, change, meaning(name)))
+        drawn.append(Curve(in_words(name), line, change, meaning(name)))
     return Chart(title, drawn, f"{lowest:{form}}", f"{highest:{form}}", f"{min(steps):.0f}", f"{max(steps):.0f}")
 
 

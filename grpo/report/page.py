@@ -11,8 +11,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from grpo.base.errors import escape, redact
-from grpo.base.storage import Json, write_atomically
-from grpo.base.text import show_duration
+from grpo.base.storage import Json, read_mapping, write_atomically
+from grpo.base.text import in_words, show_duration
 from grpo.config.help import as_yaml
 from grpo.config.options import SftConfig, TrainConfig, keys_that
 from grpo.evaluation.compare import comparison_text
@@ -20,9 +20,10 @@ from grpo.evaluation.table import summary_table
 from grpo.explain import explain
 from grpo.report.answers import answered_twice, before_and_after, draw_bars, examples, headline, most_changed
 from grpo.report.charts import draw_charts
-from grpo.run.diagnosis.record import Record, read_record
+from grpo.run.diagnosis.record import CONFIG_FILE, Record, read_record
 
 FILE_NAME = "report.html"
+SCRATCH = "a model made from scratch"
 
 
 def write_report(path: str | Path, output: str | Path | None = None) -> Path:
@@ -39,7 +40,7 @@ def render(record: Record) -> str:
     compared, (changed, outcomes) = before_and_after(answered), most_changed(answered)
     page = template().render(
         name=record.name,
-        headline=headline(compared) if compared else "",
+        headline=headline(compared, answered, model_of(record)) if compared else "",
         overview=_overview(record),
         config={name: str(value) for name, value in record.config.items()},
         changed_keys=list(changed_keys(record.config)),
@@ -69,7 +70,15 @@ def template() -> Template:
         trim_blocks=True,
     )
     environment.filters["number"] = show_number
+    environment.filters["in_words"] = in_words
     return environment.get_template("page.html")
+
+
+def model_of(record: Record) -> str:
+    """Name the model that the run began with; after a cold start, also the one that this began with."""
+    name = str(record.config.get("model_name_or_path") or SCRATCH)
+    made = read_mapping(Path(name).parent / CONFIG_FILE) if record.config.get("cold_start") else {}
+    return f"{made.get('model_name_or_path') or SCRATCH}, after a cold start ({name})" if made else name
 
 
 def _overview(record: Record) -> list[tuple[str, str]]:
@@ -82,7 +91,7 @@ def _overview(record: Record) -> list[tuple[str, str]]:
     texts = {
         "stage": "GRPO" if "num_generations" in config else "supervised fine-tuning",
         "status": ", ".join(str(text) for text in (state.get("status"), state.get("reason")) if text) or "unknown",
-        "model": config.get("model_name_or_path"),
+        "model": model_of(record),
         "data": config.get("dataset_id_or_path"),
         "rewards": as_yaml(config["reward_funcs"]) if "reward_funcs" in config else None,
         **{name: text for name, text in data.items() if isinstance(text, str)},  # older runs have more than texts

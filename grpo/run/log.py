@@ -26,7 +26,7 @@ TEXTS = {  # metric: its text; the most important metrics first, since a narrow 
     "reward": "reward {:+.2f}",
     "reward_std": "±{:.2f}",
     "accuracy": "right {:.0%}",
-    "refusal_rate": "refused {:.0%}",
+    "refusal_rate": "declined {:.0%}",
     "tools/called_frac": "called {:.0%}",
     "frac_reward_zero_std": "no signal {:.0%}",
     "completions/mean_length": "length {:.0f}",
@@ -188,6 +188,7 @@ def completion_record(prompt: Prompt, completion: Completion) -> Json:
 def call_record(call: Call) -> Json:
     """Return a call of a tool, with the characters of the completion that hold it and its result."""
     said = {"failure": call.failure} if call.failure else {"result": call.result}
+    said |= {"is_turn": True} if call.is_turn else {}
     return {"tool": call.tool, "query": call.query, **said, "span": list(call.span), "tokens": [call.start, call.end]}
 
 

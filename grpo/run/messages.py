@@ -30,11 +30,11 @@ def terminal_columns() -> int:
     return USUAL_COLUMNS
 
 
-def wrap(line: str, columns: int) -> str:
+def wrap(line: str, columns: int, indent: str = "  ") -> str:
     """Break a line between words, and indent what follows; a path or a command stays one word if it has no spaces."""
     if len(line) < columns:
         return line
-    return textwrap.fill(line, columns - 1, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(line, columns - 1, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 @contextmanager

@@ -91,8 +91,9 @@ def inputs_of(policy: Policy, data_hash: str, config: AnyConfig) -> dict[str, st
         from knowledge.store.database import identity  # it brings SQLite
 
         inputs["knowledge_base"] = identity(knowledge_base)
-    for key in ("reward_funcs", "eval_reward_funcs", "tools"):
-        for path in files_of_functions(getattr(config, key, None) or ()):
+    for key in ("reward_funcs", "eval_reward_funcs", "tools", "environment"):
+        names = getattr(config, key, None) or ()
+        for path in files_of_functions([names] if isinstance(names, str) else names):
             name = f"{key} ({path.name})"
             inputs[name] = inputs.get(name, "") + file_hash(path)
     return inputs | hidden_values(config)

@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -75,7 +76,9 @@ def check_start(config: AnyConfig, is_restart: bool = False, objects: Objects = 
     code, (_, only) = faults[0][1].exit_code, faults[0]
     if len(faults) == 1:
         raise UserError(only.what, only.why, f"{only.fix}; {DOCTOR}", code)
-    texts = [f"{name}: {error.what}\n       why: {error.why}\n       fix: {error.fix}" for name, error in faults]
+    texts = []
+    for number, (name, error) in enumerate(faults, 1):
+        texts.append(f"{number}. {name}: {error.what}\n       why: {error.why}\n       fix: {error.fix}")
     raise UserError(
         f"{len(faults)} things keep this run from starting", "\n     ".join(texts), f"correct these; {DOCTOR}", code
     )
@@ -95,7 +98,7 @@ def start_checks(case: Case, is_doctor: bool = False) -> Iterator[tuple[str, Che
         yield "data", partial(questions, use="train")
         if Questions.held_out(config):
             yield "held-out data", partial(questions, use="eval")
-    if case.is_stage2 and config.tools:
+    if case.is_stage2 and (config.tools or config.environment):
         yield "tools", tools
     if has_data or config.model_name_or_path:
         yield "model", model
@@ -343,15 +346,14 @@ def reward(case: Case, name: str) -> str:
 
 def tools(case: Case) -> str:
     """Find the tools, and count the tokens that their results may take in a completion."""
-    from grpo.tools.functions import find_tools  # with SQLite, as below
-    from grpo.tools.tools import close_tools
+    from grpo.tools.functions import check_tools  # with SQLite, as below
 
     config = case.config
     named = [name for name in config.tools if name != SEARCH or not case.makes_its_data]
-    found = find_tools(named, case.options, case.objects.tools)
-    close_tools(found)
+    check_tools(replace(config, tools=tuple(named)), case.objects.tools)
     most, limit = config.max_tool_calls * config.max_tool_result_tokens, config.max_completion_length
-    text = f"{', '.join(config.tools)}: {config.max_tool_calls} results of {config.max_tool_result_tokens} tokens"
+    names = ", ".join(filter(None, (*config.tools, config.environment)))
+    text = f"{names}: {config.max_tool_calls} results of {config.max_tool_result_tokens} tokens"
     text += f" and their tags take {most} and more of the {limit} tokens of a completion, at most"
     return text if most < limit else f"{text}; warning: they can leave no room for an answer"
 

@@ -1,6 +1,7 @@
-"""Names to tools. `search` looks into the knowledge base; others are functions with one text argument.
+"""Names to tools. `search` looks into the knowledge base; others are functions, or the methods of an environment.
 
 A function is named as a reward is: `./mine.py:calculator` or `package.module:calculator`. Its own name is its tag.
+Called by tags it takes one text. Called by the chat template it takes what its type hints and docstring describe.
 """
 
 import inspect
@@ -14,11 +15,14 @@ from grpo.config.options import SEARCH, TrainConfig
 from grpo.data.prompts import ChatEncoder
 from grpo.data.worlds.kinds import NOTHING_FOUND
 from grpo.engine.device.peers import Peers
+from grpo.tools.environment import NO_TOOLS, methods_of
 from grpo.tools.protocol import ToolProtocol
-from grpo.tools.tools import Tools
+from grpo.tools.template import TemplateProtocol
+from grpo.tools.tools import Tools, close_tools
 from grpo.tools.workers import Function
 from rewards.own import describe_failure, find_object, made, tag_of
-from rewards.own_words import RESULT
+from rewards.own_words import RESULT, STEP
+from rewards.prompts import with_tools
 
 RESERVED = ("think", "answer", "confidence", RESULT)  # tags with a meaning of their own
 NUM_PASSAGES = 3
@@ -32,21 +36,111 @@ def build_tools(
 ) -> Tools | None:
     """Return the tools of a configuration; None if it has none. objects: what a program passes, by its names.
 
-    UserError (exit 2 or 3) if one is not there, or cannot be called with one text.
+    encoder: from `tool_encoder`, which decides how they are called. UserError (exit 2 or 3) if one is not there, or
+    cannot be called in that way.
     """
-    if not config.tools:
+    if not (config.tools or config.environment):
         return None
-    functions = find_tools(config.tools, vars(config), objects)
-    protocol = ToolProtocol(list(functions), encoder, config.max_tool_calls, config.max_tool_result_tokens)
-    return Tools(functions, protocol, config.tool_timeout_s, peers)
+    factory = config.environment and _factory(config, objects)
+    is_typed = bool(encoder.tools or factory)
+    functions = find_tools(config.tools, vars(config), objects, is_typed)
+    if is_typed:
+        protocol: ToolProtocol | TemplateProtocol = _template(config, encoder, objects)
+    else:
+        protocol = ToolProtocol(list(functions), encoder, config.max_tool_calls, config.max_tool_result_tokens)
+    return Tools(functions, protocol, config.tool_timeout_s, peers, factory, config.max_prompt_length)
 
 
-def find_tools(names: Sequence[str], options: Mapping, objects: Mapping[str, Function] = NONE) -> dict[str, Function]:
+def tool_encoder(config: TrainConfig, tokenizer: Any, objects: Mapping[str, Function] = NONE) -> ChatEncoder:
+    """Return the encoder of a run's prompts, which describes the tools if they are called by the chat template.
+
+    They are unless tool_format says otherwise, if each has a description, and the template takes and writes calls.
+    UserError (exit 2 or 3) if the configuration asks for that, and it is not possible.
+    """
+    if not (config.tools or config.environment) or config.tool_format == "tags":
+        return ChatEncoder(tokenizer)
+    is_asked = config.tool_format == "template" or config.environment
+    if SEARCH in config.tools and not is_asked:
+        return ChatEncoder(tokenizer)
+    try:
+        encoder = ChatEncoder(tokenizer, _schemas(config, objects))
+        _template(config, encoder, objects)
+    except UserError:
+        if is_asked:
+            raise
+        return ChatEncoder(tokenizer)
+    return encoder
+
+
+def check_tools(config: TrainConfig, objects: Mapping[str, Function] = NONE) -> None:
+    """Find the tools of a configuration. UserError (exit 2 or 3) if one is not usable with any tokenizer."""
+    is_typed = config.tool_format != "tags" and SEARCH not in config.tools
+    try:
+        if is_typed:
+            _schemas(config, objects)
+    except UserError:
+        if config.tool_format or config.environment:
+            raise
+        is_typed = False
+    found = find_tools(config.tools, vars(config), objects, is_typed)
+    close_tools(found)
+    for name in () if is_typed else set(config.tools) & set(objects):
+        as_tool(name, objects[name])
+
+
+def system_prompt_of(config: TrainConfig, encoder: ChatEncoder) -> str | None:
+    """Return the system prompt: without what tells how to call tools by tags, if they are called otherwise."""
+    prompt = config.system_prompt
+    return prompt.removesuffix(with_tools("", config.tools)).rstrip() if prompt and encoder.tools else prompt
+
+
+def _factory(config: TrainConfig, objects: Mapping[str, Function]) -> Any:
+    name = config.environment
+    return objects.get(name) or find_object(name, "environment")
+
+
+def _template(config: TrainConfig, encoder: ChatEncoder, objects: Mapping[str, Function]) -> TemplateProtocol:
+    methods = methods_of(config.environment, _factory(config, objects)) if config.environment else {}
+    return TemplateProtocol(encoder, config.max_tool_calls, config.max_tool_result_tokens, STEP in methods)
+
+
+def _schemas(config: TrainConfig, objects: Mapping[str, Function]) -> list[dict[str, Any]]:
+    """Return the descriptions of all tools. UserError (exit 2) names one that has none."""
+    from transformers.utils import get_json_schema
+
+    found = {tag_of(name): objects.get(name) or _class_of_search(name) for name in config.tools}
+    if config.environment:
+        methods = methods_of(config.environment, _factory(config, objects))
+        found |= {name: method for name, method in methods.items() if name not in NO_TOOLS}
+        if not found and STEP not in methods:
+            fix = f"give it public methods, or `{STEP}(self, text: str)`, which answers each turn"
+            raise UserError(f"the environment {config.environment} can do nothing", "it has no tools", fix, CONFIG)
+    schemas = []
+    for name, function in found.items():
+        is_object = callable(function) and not inspect.isroutine(function)
+        called = function.__call__ if is_object else function
+        try:
+            schema = get_json_schema(called)
+        except Exception as error:  # of the docstring, or of a type hint
+            fix = 'give each argument a type hint, and a line under "Args:" in the docstring; or set tool_format: tags'
+            raise UserError(f"the tool {name} has no description", describe_failure(error), fix, CONFIG) from None
+        schema["function"]["name"] = name
+        schemas.append(schema)
+    return schemas
+
+
+def _class_of_search(name: str) -> Any:
+    return Search.__call__ if name == SEARCH else made("tool", name, find_object(name, "tool"))
+
+
+def find_tools(
+    names: Sequence[str], options: Mapping, objects: Mapping[str, Function] = NONE, is_typed: bool = False
+) -> dict[str, Function]:
     """Return the tools of these names by their tags. options: the keys of the configuration."""
     found: dict[str, Function] = {}
     for name in names:
         tag = tag_of(name)
-        if tag in found or tag in RESERVED or not re.fullmatch(r"[A-Za-z_]\w*", tag):
+        if tag in found or tag in (*RESERVED, *NO_TOOLS) or not re.fullmatch(r"[A-Za-z_]\w*", tag):
             why = "two tools have that name" if tag in found else "it is taken, or no name"
             raise UserError(f"the tool {name} cannot have the tag <{tag}>", why, "give it another name", CONFIG)
         if name in objects:
@@ -56,7 +150,8 @@ def find_tools(names: Sequence[str], options: Mapping, objects: Mapping[str, Fun
 
             found[tag] = Search(knowledge_base_path(options))
         else:
-            found[tag] = as_tool(name, find_object(name, "tool"))
+            function = find_object(name, "tool")
+            found[tag] = made("tool", name, function) if is_typed else as_tool(name, function)
     return found
 
 
@@ -74,7 +169,7 @@ def as_tool(name: str, found: Any) -> Function:
         raise UserError(f"the tool {name} is no function of a text", describe_failure(error), FORM, CONFIG) from None
     why = ""
     if len(needed) != 1 or needed[0].kind is needed[0].KEYWORD_ONLY:
-        why = "a call is one text between two tags, and there is no schema for several arguments"
+        why = "a call is one text between two tags; for others set tool_format: template"
     elif needed[0].annotation not in TEXTS:
         why = "a call is a text"
     if why:
@@ -91,6 +186,11 @@ class Search:
         self.base = KnowledgeBase(path)
 
     def __call__(self, query: str) -> str:
+        """Search an encyclopedia.
+
+        Args:
+            query: A title, or words to look for.
+        """
         titles = self.base.lookup(query, guess=False).titles
         if not titles and not self.base.has_index:
             return NOTHING_FOUND

@@ -1,4 +1,4 @@
-"""The text protocol of tools: where a completion calls one, and how a result becomes tokens.
+"""The protocol of tags: where a completion calls a tool, and how a result becomes tokens.
 
     <search>Mira Tolan</search><result>Mira Tolan was born in Velda.</result>
 
@@ -12,6 +12,7 @@ import unicodedata
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from grpo.algorithm.schema import Call, Completion
 from grpo.base.errors import PREFLIGHT, UserError
@@ -28,9 +29,10 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a token of tokenizers that spell unk
 
 @dataclass(frozen=True)
 class Request:
-    """A call that a completion makes. room: tokens that its result may take, tags apart; place: of its first character.
+    """A call that a completion makes. room: tokens that may be given for it; place: of its first character.
 
-    length: tokens of the completion up to the end of the call.
+    length: tokens of the completion up to the end of the call. arguments: by their names; None: the query is the only
+    one. error: what answers a call that cannot be made.
     """
 
     tool: str
@@ -38,6 +40,8 @@ class Request:
     length: int
     place: int
     room: int
+    arguments: dict[str, Any] | None = None
+    error: str = ""
 
 
 class ToolProtocol:
@@ -45,6 +49,8 @@ class ToolProtocol:
 
     max_calls: in a completion. Further ones are text, and so is a call whose result would not fit.
     """
+
+    is_typed = False  # a tool that raises ends its completion
 
     def __init__(self, names: Sequence[str], encoder: ChatEncoder, max_calls: int, max_tokens: int):
         """UserError (exit 3) if a tag is a special token, of which nothing is left in the text of a completion."""
@@ -55,7 +61,7 @@ class ToolProtocol:
                 raise UserError(what, "what a model says holds none of these", "give the tool another name", PREFLIGHT)
         self.encoder, self.max_calls, self.max_tokens = encoder, max_calls, max_tokens
         self.max_chars = CHARS_PER_TOKEN * max_tokens
-        self.call = call_pattern(names)
+        self.name, self.call = names[0], call_pattern(names)
         self.answered = re.compile(rf"{self.call.pattern}(){OPEN}(.*?){CLOSE}", re.DOTALL)
         self.ends = holding(encoder.tokenizer, ">")
         starts = holding(encoder.tokenizer, "<")
@@ -63,14 +69,14 @@ class ToolProtocol:
         self.open_ids = encoder.plain(OPEN)
         self.close_ids = encoder.plain(CLOSE)
 
-    def find(self, completion: Completion, limit: int) -> Request | None:
-        """Return the first call after the last result; None if there is none. limit: of the completion's tokens."""
+    def find(self, completion: Completion, limit: int) -> list[Request]:
+        """Return the first call after the last result; [] if there is none. limit: of the completion's tokens."""
         if len(completion.calls) >= self.max_calls:
-            return None
+            return []
         start = completion.calls[-1].end if completion.calls else 0
         own = completion.ids[start:]
         if not self._search(own):
-            return None
+            return []
         holds_call = lambda count: self._search(own[:count]) is not None  # noqa: E731
         count = bisect_left(range(len(own)), True, key=holds_call)  # the fewest tokens that hold it
         found = self._search(own[:count])
@@ -78,13 +84,13 @@ class ToolProtocol:
         tags = len(self.open_ids) + len(self.close_ids)
         room = limit - length - tags - 1  # for a token after the result
         if room < 0:
-            return None
+            return []
         # Counted from the end: some tokenizers drop a space from the start of what they decode.
         text = self.encoder.decode(completion.ids[:length])
         from_call = found.string[found.start() :]
         place = len(text) - len(from_call)
         query = found[2].strip()
-        return Request(found[1], query, length, place, min(room, self.max_tokens))
+        return [Request(found[1], query, length, place, min(room, self.max_tokens))]
 
     def _search(self, ids: Sequence[int]) -> re.Match | None:
         """Return the first call in the text of these tokens."""
@@ -121,21 +127,14 @@ class ToolProtocol:
         rest = self.encoder.after(before, text[done:])
         return [*ids, *rest, self.encoder.answer_end()], calls
 
-    def answer(self, completion: Completion, request: Request, given: Sequence[int], failure: str) -> None:
-        """Add the result of a call to its completion, or end this because there is none. given: from `block`."""
-        start = len(completion.ids)
-        end = start + len(given)
-        completion.ids += given
-        completion.logps += [0.0] * len(given)
-        completion.cuts += [float("-inf")] * len(given)
-        said = self.encoder.decode(given)
-        said = said.removeprefix(OPEN).removesuffix(CLOSE)
-        text = self.encoder.decode(completion.ids)
-        span = request.place, len(text)
-        call = Call(request.tool, request.query, said, start, end, span, failure)
-        completion.calls.append(call)
-        if failure:
-            completion.finish_reason = "tool"
+    def given(self, requests: Sequence[Request], results: Sequence[str]) -> tuple[list[int], list[str]]:
+        """Return the tokens of the result of a call, and what they say."""
+        ids = self.block(results[0], requests[0].room)
+        return ids, [self.encoder.decode(ids).removeprefix(OPEN).removesuffix(CLOSE)]
+
+    def shown(self) -> str:
+        """Return a call and its result as the model sees them."""
+        return f"<{self.name}>a text</{self.name}>{OPEN}what it gives{CLOSE}"
 
 
 def call_pattern(names: Sequence[str]) -> re.Pattern:

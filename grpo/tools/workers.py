@@ -1,7 +1,8 @@
-"""Calls of tools, each with its deadline: on a thread of its own, or on one event loop if the tool is `async def`.
+"""Calls of tools, each with its deadline: on a thread, or on one event loop if the tool is `async def`.
 
-A call may hang: nobody waits for it any longer than its deadline. If MAX_HUNG calls hang, further ones fail at once,
-until one of those comes back. So there are never many threads.
+The calls of an environment have a thread of their own (`Line`), any other call gets one for itself. A call may hang:
+nobody waits for it any longer than its deadline. If MAX_HUNG calls hang, further ones fail at once, until one of those
+comes back. So there are never many threads.
 """
 
 import asyncio
@@ -16,25 +17,62 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
+from typing import Any
 
+from grpo.base.errors import reason
 from grpo.base.event_loop import EventLoop
 from rewards.own import alone, describe_failure, is_async, without_secrets
 
-Function = Callable[[str], str | Awaitable[str]]
-Reply = tuple[str, str]  # the result, and why there is none
+Function = Callable[..., str | Awaitable[str]]
+Reply = tuple[str | None, str]  # the result, and why there is none
 MAX_RUNNING, MAX_HUNG = 16, 32  # calls
 ADDRESS = re.compile("at 0x[0-9a-f]+>")  # in the text of a generator, a function, or an object without a text
 POLL_SECONDS, INSTANT_SECONDS = 0.002, 0.05
 
 
+class Line:
+    """A thread of its own that does one piece of work after the other. What can be awaited has one event loop there."""
+
+    def __init__(self) -> None:
+        self.work: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
+        threading.Thread(target=self._serve, name="environment", daemon=True).start()
+
+    def _serve(self) -> None:
+        with asyncio.Runner() as self.runner:
+            while work := self.work.get():
+                work()
+
+    def ask(self, work: Callable[[], Any]) -> Future:
+        """Do some work after all that was asked before, and return its result."""
+        future: Future = Future()
+        self.work.put(partial(self._settle, future, work))
+        return future
+
+    def result_of(self, value: Any) -> Any:
+        """Return a value, or on this thread what comes of awaiting it."""
+        return self.runner.run(_result_of(value)) if inspect.isawaitable(value) else value
+
+    def _settle(self, future: Future, work: Callable[[], Any]) -> None:
+        try:
+            future.set_result(self.result_of(alone(work)))
+        except BaseException as error:  # no signal arrives on these threads
+            future.set_exception(error)
+
+
 @dataclass
 class Job:
-    """A call under way: where its reply goes, and until when it is waited for."""
+    """A call under way: where its reply goes, and until when it is waited for.
+
+    line: the thread that makes it, if it is of an environment. is_told: what it raises is its result. may_end: None is
+    a result, too.
+    """
 
     number: int
-    function: Function
-    query: str
+    call: partial
     done: "SimpleQueue[tuple[int, Reply]]"
+    line: Line | None = None
+    is_told: bool = False
+    may_end: bool = False
     due: float = 0.0
     is_over: bool = False  # it has replied, or was given up
     future: Future | None = None  # of an `async def`
@@ -56,11 +94,13 @@ class Workers:
             job.done.put((job.number, ("", f"not called: {MAX_HUNG} calls of tools hang")))
             return
         job.due = time.monotonic() + self.timeout_s
-        if is_async(job.function):
+        if job.line:
+            job.line.work.put(partial(self._call, job, job.line.result_of))
+        elif is_async(job.call.func):
             job.future = self.loop.run(self._await(job))
             job.future.add_done_callback(lambda _: self._end(job, _reply_of(job.future)))
         else:
-            threading.Thread(target=self._call, args=(job,), name="tool", daemon=True).start()
+            threading.Thread(target=self._call, args=(job, _run), name="tool", daemon=True).start()
 
     def give_up(self, job: Job) -> bool:
         """Wait for a call no longer; return False if it has replied in the meantime."""
@@ -86,34 +126,37 @@ class Workers:
             job.is_over = True
         job.done.put((job.number, reply))
 
-    def _call(self, job: Job) -> None:
+    def _call(self, job: Job, result_of: Callable[[Any], Any]) -> None:
         try:
-            value = alone(partial(job.function, job.query))
-            if inspect.isawaitable(value):
-                value = asyncio.run(_result_of(value))
-            reply = _text_of(value)[: self.max_chars], ""
+            reply = self._reply(job, result_of(alone(job.call)))
         except BaseException as error:  # no signal arrives on these threads
-            reply = _failed(error)
+            reply = _failed(job, error)
         self._end(job, reply)
 
     async def _await(self, job: Job) -> Reply:
         try:
-            return _text_of(await job.function(job.query))[: self.max_chars], ""
+            return self._reply(job, await job.call())
         except BaseException as error:
-            return _failed(error)
+            return _failed(job, error)
+
+    def _reply(self, job: Job, value: Any) -> Reply:
+        if job.may_end:  # an environment's own words
+            return value if value is None else str(value), ""
+        is_nothing = value is None and job.is_told  # a method may only change a state
+        return _text_of(str(value) if is_nothing else value)[: self.max_chars], ""
 
 
 class Batch:
-    """The calls of one `sample`, in the order in which they were asked for, MAX_RUNNING at a time."""
+    """Calls in the order in which they were asked for, MAX_RUNNING at a time."""
 
     def __init__(self, workers: Workers):
         self.workers, self.done = workers, SimpleQueue()
         self.waiting: deque[Job] = deque()
         self.running: dict[int, Job] = {}
 
-    def add(self, number: int, function: Function, query: str) -> None:
-        """Ask for a call, and begin it if few are under way."""
-        self.waiting.append(Job(number, function, query, self.done))
+    def add(self, number: int, call: partial, **options: Any) -> None:
+        """Ask for a call, and begin it if few are under way. options: of the Job."""
+        self.waiting.append(Job(number, call, self.done, **options))
         self._begin()
 
     def replies(self, wait: bool) -> list[tuple[int, Reply]]:
@@ -123,6 +166,13 @@ class Batch:
         while wait and not found and time.monotonic() < latest:
             time.sleep(POLL_SECONDS)
             found = self._come()
+        return found
+
+    def all(self) -> dict[int, Reply]:
+        """Wait for all replies."""
+        found: dict[int, Reply] = {}
+        while self.running:
+            found |= self.replies(wait=True)
         return found
 
     def _begin(self) -> None:
@@ -144,8 +194,12 @@ class Batch:
         return found
 
 
-async def _result_of(awaitable: Awaitable[str]) -> str:
+async def _result_of(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
+
+
+def _run(value: Any) -> Any:
+    return asyncio.run(_result_of(value)) if inspect.isawaitable(value) else value
 
 
 def _reply_of(future: Future) -> Reply:
@@ -160,5 +214,7 @@ def _text_of(value: object) -> str:
     return text
 
 
-def _failed(error: BaseException) -> Reply:
+def _failed(job: Job, error: BaseException) -> Reply:
+    if job.is_told and isinstance(error, Exception):
+        return without_secrets(f"Error: {reason(error)}"), ""
     return "", without_secrets(describe_failure(error))

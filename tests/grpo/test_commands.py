@@ -2,12 +2,13 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 import torch
-from commands import ROOT, next_commands, run_command
+from commands import ROOT, next_commands, run_command, source_files
 from making import load, randomise_adapter, write_rows
 
 from grpo.engine.model.adapter import save_adapter, trained_adapter
@@ -139,3 +140,18 @@ def test_mistakes_end_in_three_lines_and_the_right_code(tmp_path, line, code, pa
     words = line.replace("{tmp}", str(tmp_path)).split()
     run = command(*words, code=code, new_interpreter=words[0] == "grpo.evaluate")
     assert part in run.stderr and "fix: " in run.stderr
+
+
+def test_without_a_name_all_commands_are_listed():
+    listed = set(re.findall(r"^    (\S+)  ", command("grpo", new_interpreter=True).stdout, re.MULTILINE))
+    files = [*source_files("grpo", "rewards", "knowledge")]
+    names = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files if "run_main(main)" in path.read_text()
+    }
+    names = {name.removesuffix(".__main__") for name in names} - {"grpo"} | {"grpo.minimal"}
+    assert listed == names and "`python -m grpo` lists them" in command("grpo", "grpo.trains x", code=2).stderr
+
+
+def test_libraries_draw_no_bars_where_there_is_no_terminal(adapter, tmp_path):
+    run = command("grpo.export", adapter, tmp_path / "out", "--merge", new_interpreter=True)
+    assert "%|" not in run.stderr and "it/s" not in run.stderr

@@ -1,6 +1,7 @@
 """The configuration: strict, complete in its complaints, and readable for files of other tools."""
 
 import ast
+import importlib.util
 import re
 import shlex
 from dataclasses import fields
@@ -122,6 +123,11 @@ def test_a_notice_says_what_is_true_of_its_key(tmp_path, key, said):
     _, notices = load(tmp_path, key, kind=SftConfig)
     (notice,) = [notice for notice in notices if f"{key.partition(':')[0]} is not used" in notice]
     assert said in notice
+
+
+def test_all_trackers_are_those_that_are_installed(tmp_path):
+    there = {name for name in ("tensorboard", "swanlab", "wandb", "trackio") if importlib.util.find_spec(name)}
+    assert set(load(tmp_path, "report_to: all")[0].report_to) == there >= {"tensorboard"}
 
 
 def test_the_owner_of_a_project_has_the_trackers_names(tmp_path):

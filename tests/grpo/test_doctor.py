@@ -14,6 +14,7 @@ from making import write_rows
 
 from grpo.base.errors import CONFIG, PREFLIGHT, STORAGE, UserError
 from grpo.config.load import load_config
+from grpo.doctor import __main__ as doctor
 from grpo.doctor import trial
 from grpo.doctor.__main__ import main
 from grpo.run.case import Case
@@ -237,3 +238,23 @@ def test_the_tiny_config_is_well(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(CONFIGS.parent)
     seen = examine(capsys, CONFIGS / "tiny.yaml", f"output_dir={tmp_path / 'run'}")
     assert seen.code == 0 and "stage 1" in seen.text
+
+
+def test_a_line_ends_at_the_width_of_the_terminal(monkeypatch):
+    finding = doctor.Finding("data", False, f"error: {'word ' * 40}\nwhy: x\nfix: {'word ' * 40}")
+    monkeypatch.setattr(doctor.sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(doctor, "terminal_columns", lambda: 80)
+    lines = finding.line().splitlines()
+    assert max(map(len, lines)) < 80 and all(line.startswith(doctor.INDENT) for line in lines[1:])
+    assert [line.split()[0] for line in lines].count("word") == len(lines) - 3
+
+
+def test_one_fault_fails_once(config, capsys, monkeypatch):
+    """The same error by two checks."""
+
+    def fails(case):
+        raise UserError("it is gone", "why", "fix", 3)
+
+    monkeypatch.setattr(doctor, "checks", lambda case: iter([("model", fails), ("tokenizer", fails)]))
+    seen = examine(capsys, config)
+    assert seen.failed == ["model"] and seen.text["tokenizer"] == "not checked: model says why"

@@ -53,7 +53,7 @@ def trained(chat_checkpoint, tmp_path_factory) -> Path:
 
 def run(capsys, *arguments) -> tuple[dict, str]:
     """The JSON on stdout, and the text on stderr."""
-    main([str(argument) for argument in arguments])
+    main([*map(str, arguments), "--json"])
     shown = capsys.readouterr()
     return json.loads(shown.out), shown.err
 
@@ -74,7 +74,7 @@ def test_a_run_is_evaluated_as_it_stands(capsys, trained):
     records = read_lines(Path("out.jsonl"))
     assert [record["question"] for record in records] == [row["question"] for row in QUESTIONS[:5]]
     assert all("Brief." in record["prompt"] and record["outcome"] == "wrong" for record in records)
-    assert "questions: 5" in text and "even: 3" in text and "accuracy" in text
+    assert "questions: 5" in text and "even: 3" in text and "  right" in text
 
 
 def test_the_rewards_of_a_run_keep_their_weights(tmp_path, trained):
@@ -114,7 +114,7 @@ def test_a_run_asks_other_questions_in_its_own_way(capsys, trained):
 def test_a_reward_that_cannot_tell_right_from_wrong_has_no_accuracy(capsys, chat_checkpoint):
     found, text = ask(capsys, chat_checkpoint, "--reward", "format")
     assert found["accuracy"] is None and found["unscored_frac"] == 0
-    assert "\n  accuracy" not in text and "no reward could tell right from wrong" in text
+    assert "\n  right" not in text and "no reward could tell right from wrong" in text
 
 
 @pytest.mark.parametrize(
@@ -157,6 +157,10 @@ def test_the_answers_of_two_evaluations_are_compared(capsys, chat_checkpoint, tr
     found, text = run(capsys, "--compare", "a.json", "b.jsonl", "--output", "c.json")
     assert found["num_questions"] == 6 and found["measures"]["accuracy"]["p"] == 1 and "6 questions, paired" in text
     assert (found["a"], found["b"]) == ("a.json", "b.jsonl") and json.loads(Path("c.json").read_text()) == found
+    main(["--compare", "a.json", "b.jsonl"])
+    table = capsys.readouterr().out
+    assert "right " in table and "points" in table and "{" not in table and "accuracy" not in table
+    assert max(map(len, table.splitlines())) < 80
 
 
 def stops(prompts, completions, **columns):

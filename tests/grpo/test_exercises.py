@@ -38,7 +38,7 @@ def test_a_baseline_leaves_the_expected_gradient():
     ("advantage", "ratio", "has_gradient"),
     [(1.0, 1.3, False), (1.0, 0.7, True), (1.0, 1.1, True), (-1.0, 0.7, False), (-1.0, 1.3, True), (-1.0, 0.9, True)],
 )
-def test_where_the_minimum_stops_the_gradient(advantage, ratio, has_gradient):
+def test_which_tokens_eq_5_moves(advantage, ratio, has_gradient):
     rho = torch.tensor(ratio, requires_grad=True)
     torch.minimum(rho * advantage, rho.clamp(0.8, 1.2) * advantage).backward()
     assert float(rho.grad) == (advantage if has_gradient else 0.0)
@@ -83,11 +83,20 @@ def test_inverse_cdf_gives_each_token_its_share():
     assert total.tolist() == pytest.approx([1.0] * 10)
 
 
-@pytest.mark.parametrize(("fact", "threshold"), [(0, Fraction(2, 3)), (1, Fraction(1, 2))])
-def test_from_where_on_answering_pays(fact, threshold):
+@pytest.mark.parametrize(
+    ("fact", "declining", "threshold"),
+    [
+        (0, 1, Fraction(2, 3)),
+        (1, 1, Fraction(1, 2)),
+        (Fraction(1, 2), 1, Fraction(3, 5)),
+        (Fraction(1, 2), 0, Fraction(1, 5)),
+    ],
+)
+def test_when_answering_pays(fact, declining, threshold):
     def value_of_answering(p: Fraction) -> Fraction:
         return 2 * p + (-1 + fact) * (1 - p)
 
-    assert threshold == Fraction(2 - fact, 3 - fact)
-    assert value_of_answering(threshold) == 1  # what declining earns
-    assert value_of_answering(threshold - Fraction(1, 100)) < 1 < value_of_answering(threshold + Fraction(1, 100))
+    assert threshold == (declining + 1 - fact) / Fraction(3 - fact)
+    assert value_of_answering(threshold) == declining
+    assert value_of_answering(threshold - Fraction(1, 100)) < declining
+    assert value_of_answering(threshold + Fraction(1, 100)) > declining

@@ -62,7 +62,7 @@ def test_a_sound_run_says_what_it_learned(tmp_path):
 
 def test_what_has_fallen_is_told_as_what_has_risen_is(tmp_path):
     found = sentences(write_run(tmp_path, **{"completions/mean_length": late(100.0, 50.0), "accuracy": late(0.2, 0.4)}))
-    assert found[-1].endswith("reward 0.138 → 0.887, accuracy 0.2 → 0.4, completions/mean_length 100 → 50.")
+    assert found[-1].endswith("reward 0.138 → 0.887, right 0.2 → 0.4, completions/mean_length 100 → 50.")
 
 
 @pytest.mark.parametrize(("norm", "is_told"), [(1.0, True), (0.99, False)])

@@ -1,20 +1,23 @@
 """The tables of other tools' keys: every key of theirs is known, and their files mean what they mean there.
 
-peers.yaml holds the defaults that stand in TRL 0.23 and LLaMA-Factory 0.9.3. transformers, on which both are built, is
-the one installed.
+peers.yaml holds the defaults that stand in TRL 0.23 and 1.16, and in LLaMA-Factory 0.9.3. transformers, on which all
+are built, is the one installed.
 """
 
 import dataclasses
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import yaml
+from commands import ROOT
 from test_config import NEEDED, PATHS, load
 from transformers import TrainingArguments
 
-from grpo.config.options import SftConfig, TrainConfig
+from bench import peers
+from grpo.config.options import LossKeys, SamplingKeys, SftConfig, TrainConfig
 from grpo.config.other_words import ALIASES, IGNORED, REFUSED, SWITCH_NAMES, SWITCHES, find_match, readings
 from rewards.registry import build_rewards
 
@@ -128,15 +131,24 @@ def test_a_shell_that_is_set_up_for_knowrl_does_not_change_the_rewards_of_the_ma
 
 FILES = {  # of each peer: the stage that reads them, and the line that tells its files from others
     "trl": (TrainConfig, ""),
+    "trl 1.16": (TrainConfig, ""),
     "llamafactory": (SftConfig, "template: qwen\n"),
 }
 KEEPING = "a run here keeps checkpoints, and shows its steps, without being asked"
 SAME = "another word for the same"
+OF_TRL = {
+    "gradient_checkpointing": ("auto", "as few activations are recomputed as memory allows"),
+    "learning_rate": (1e-5, "it is for all weights, and here adapters are trained unless asked otherwise"),
+    "log_completions": (True, KEEPING),
+    "logging_steps": (1, KEEPING),
+}
 DEPARTURES = {  # (peer, key) -> what its files get here without that key, and why it is not the peer's default
-    ("trl", "gradient_checkpointing"): ("auto", "as few activations are recomputed as memory allows"),
-    ("trl", "learning_rate"): (1e-5, "it is for all weights, and here adapters are trained unless asked otherwise"),
-    ("trl", "log_completions"): (True, KEEPING),
-    ("trl", "logging_steps"): (1, KEEPING),
+    **{(peer, key): told for peer in ("trl", "trl 1.16") for key, told in OF_TRL.items()},
+    ("trl", "max_completion_length"): (
+        512,
+        "TRL has raised it since: 256 cuts off most answers of a model that reasons",
+    ),
+    ("trl 1.16", "use_bias_correction_kl"): (False, "the papers, KnowRL's runs and TRL 0.23 have it so"),
     ("llamafactory", "lora_alpha"): (16.0, "null is computed there: twice lora_rank"),
     ("llamafactory", "lora_target"): (None, SAME),
     ("llamafactory", "dataset_dir"): (None, "the folder data is used if it registers data sets"),
@@ -167,8 +179,20 @@ def defaults() -> list[tuple[str, str, object]]:
 
 
 def test_the_tables_are_of_the_versions_that_are_promised():
-    assert PEERS["trl"]["version"].startswith("0.23.") and PEERS["llamafactory"]["version"] == "0.9.3"
+    assert PEERS["trl"]["version"].startswith("0.23.") and PEERS["trl 1.16"]["version"].startswith("1.16.")
+    assert PEERS["llamafactory"]["version"] == "0.9.3"
     assert {(peer, key) for peer, key, _ in defaults()} > set(DEPARTURES)
+
+
+def test_the_manual_names_every_default_of_trl_that_differs_and_benchmarks_set_both_sides_alike():
+    of_trl = {(peer, key): value for peer, key, value in defaults()}
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \|", (ROOT / "grpo/README.md").read_text(), re.MULTILINE)
+    told = {key: (theirs, re.match(r"[\w.-]+", ours)[0]) for key, theirs, ours in rows}
+    for (peer, key), (ours, _) in DEPARTURES.items():
+        if peer == "trl 1.16":
+            assert told[key] == tuple(json.dumps(value).strip('"') for value in (of_trl[peer, key], ours))
+    shared = {key for group in (LossKeys, SamplingKeys) for key in group.__dataclass_fields__}
+    assert {key for key in shared if ("trl 1.16", key) in of_trl} - {"top_k"} <= set(peers.SHARED.split())
 
 
 @pytest.mark.parametrize(("peer", "key", "value"), defaults())

@@ -397,3 +397,11 @@ def test_only_what_a_user_has_set_is_said_to_be_unused(chat_checkpoint, tmp_path
     said = capsys.readouterr().err
     assert "dataloader_num_workers is not used" in said and "push_to_hub" not in said and "pin_memory" not in said
     assert "num_generations: 2" in (tmp_path / "mine" / "config.resolved.yaml").read_text()
+
+
+@pytest.mark.parametrize("name", ["mine.rows.jsonl", "mine.config.yaml"])
+def test_a_file_beside_the_run_that_no_call_has_written_stays(chat_checkpoint, tmp_path, name):
+    (tmp_path / name).write_text('{"mine": 1}\n')
+    call = functools.partial(train, chat_checkpoint, ROWS, "exact", tmp_path / "mine", **SMALL)
+    refused(call, f"{name} is there already", exit_code=2)
+    assert [path.name for path in tmp_path.iterdir()] == [name] and "mine" in (tmp_path / name).read_text()

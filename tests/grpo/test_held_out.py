@@ -116,20 +116,20 @@ def test_the_table_shows_a_dash_for_what_nobody_can_know():
     known, unknown = {"": summary(answers(3, 1))}, {"": summary([unscorable()])}
     lines = summary_table({"before": known, "after": unknown}, "held-out questions").splitlines()
     assert lines[1] == "held-out questions: 4"
-    assert lines[2].split() == ["accuracy", "75.0", "%", UNKNOWN]
-    assert "accuracy" not in summary_table({"": unknown})
+    assert lines[2].split() == ["right", "75.0", "%", UNKNOWN]
+    assert "right" not in summary_table({"": unknown})
 
 
 def test_lines_about_declining_are_shown_where_somebody_declines():
     plain, some = {"": summary(answers(3, 1))}, {"": summary(answers(2, 1, 1))}
-    assert "not_attempted" not in summary_table({"before": plain, "after": plain})
-    assert "not_attempted" in summary_table({"before": some, "after": plain})
+    assert "declined" not in summary_table({"before": plain, "after": plain})
+    assert "declined" in summary_table({"before": some, "after": plain})
     text = summary_table({"before": plain, "after": some})
-    rows = {line.split()[0]: line.split()[1:] for line in text.splitlines()[2:]}
-    assert rows["not_attempted"] == ["0.0", "%", "25.0", "%"] and rows["incorrect"] == ["25.0", "%", "25.0", "%"]
-    assert rows["correct_given_attempted"] == ["75.0", "%", "66.7", "%"] and rows["reward"] == ["1.00", "1.00"]
+    rows = {line[2:32].strip(): line[32:].split() for line in text.splitlines()[2:]}
+    assert rows["declined"] == ["0.0", "%", "25.0", "%"] and rows["wrong"] == ["25.0", "%", "25.0", "%"]
+    assert rows["right of those not declined"] == ["75.0", "%", "66.7", "%"] and rows["reward"] == ["1.00", "1.00"]
     shown = summary_table({"": some})
-    assert "accuracy" in shown and " to " in shown and "f_score" in shown and "pass@" not in shown
+    assert "right" in shown and " to " in shown and "f_score" in shown and "pass@" not in shown
 
 
 def test_what_an_evaluation_has_counted_is_not_counted_for_the_next_step(tmp_path, monkeypatch):

@@ -235,7 +235,7 @@ def test_gradient_of_the_bias_corrected_kl_by_hand():
     assert float(stats["kl"]) == pytest.approx(math.exp(0.5) * (math.exp(-0.25) + 0.25 - 1))
 
 
-def test_a_sequences_ratio_is_the_geometric_mean_of_its_tokens():
+def test_what_a_sequences_ratio_is():
     """GSPO. Log-ratios 0.3 and −0.1 in the first completion, mean 0.1; 0.2 in the second. Nothing is clipped: each
     token's gradient is −w A r / n, where the sum over the tokens of a row gives back n."""
     new = torch.tensor([-1.0, -1.0, -1.0], dtype=torch.float64, requires_grad=True)

@@ -192,7 +192,7 @@ def test_what_is_not_there_is_not_shown_as_0(tmp_path, chat_checkpoint):
     )
 
 
-def test_a_clipped_token_has_no_part(tmp_path, chat_checkpoint):
+def test_the_part_of_a_clipped_token(tmp_path, chat_checkpoint):
     run(tmp_path, chat_checkpoint, beta=0.0, num_iterations=2, epsilon=1e-2, **LOGGED)
     found = replay(tmp_path / "run", 2)
     tokens = [token for _, seen in found.shown for token in seen.tokens if token.advantage]

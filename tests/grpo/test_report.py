@@ -109,8 +109,8 @@ def test_the_page_shows_all_of_a_run(tmp_path):
         *("my-run", "some/model", "3.25 GB", "waiting for rewards 1.0 h", "learning_rate 0.123 1.0e-06"),
         "training data d.jsonl: 37 of 40 rows are used",
         *("40% of the completions are cut off", "To do: raise max_completion_length"),
-        *("unseen: 100", "accuracy 50.0 % 80.0 %"),
-        *("mean entropy per scored token", "share of groups whose rewards are all equal"),
+        *("unseen: 100", "right 50.0 % 80.0 %"),
+        *("mean entropy per trained token", "share of groups whose rewards are all equal"),
         *("The best: reward 3, wrong", "text 1", "The worst: reward -2", "The median: reward 1"),
         "One that could not be scored: reward –",
         *("Mira was born in Velda: refuted", "The answer is Velda."),
@@ -222,16 +222,35 @@ def test_the_page_is_headed_by_what_has_changed(tmp_path):
         lines = [answer(row, float(step), outcome=outcome if row < 10 else "correct") for row in range(20)]
         write_answers(folder, step, *lines, folder="evaluation")
     text = " ".join(page_of(folder).text.split())
-    assert "On 20 held-out questions, before and after training: right 50.0% → 50.0% (p = 1), " in text
+    head = "a model made from scratch, on 20 held-out questions, before and after training: "
+    assert f"{head}right 50.0% → 50.0% (p = 1), " in text
     assert re.search(r"wrong 50.0% → 0.0% \(p = 0.00[123]\d?\), declined 0.0% → 50.0% \(p = 0.00[123]\d?\)\.", text)
-    assert re.search(r"incorrect 50.0 % 0.0 % -50.0 % \(-[67]\d.\d to -[23]\d.\d\) 0.00", text)
+    assert re.search(r"wrong 50.0 % 0.0 % -50.0 points \(-[67]\d.\d to -[23]\d.\d\) 0.00", text)
+    assert not re.search(r"accuracy|incorrect|not_attempted|refused", text)
     was, now = ({"accuracy": 0.5, "incorrect": 0.5 - more, "not_attempted": more} for more in (0, 0.5))
     write_summaries(folder, before={"": was}, after={"": now})
     attributes = page_of(folder).attributes
     shares = [(attributes[i - 1][1], value) for i, (_, value) in enumerate(attributes) if "flex-grow" in str(value)]
     of_before, of_after = ("right", "wrong"), ("right", "declined")
     assert shares == [(outcome, "flex-grow: 0.5") for outcome in (*of_before, *of_after)]
-    assert "Outcomes: 10 wrong → refused." in text
+    assert "Outcomes: 10 wrong → declined." in text
+
+
+def test_a_model_that_says_nothing_is_not_celebrated_and_the_models_are_named(tmp_path):
+    """Also where its answers are signs alone. The one that a cold start began with is named, too."""
+    folder = write_run(tmp_path / "run")
+    (folder / "cold_start").mkdir()
+    (folder / "cold_start" / "config.resolved.yaml").write_text("model_name_or_path: some/base\n")
+    keys = {"model_name_or_path": str(folder / "cold_start" / "final"), "cold_start": "sft.yaml"}
+    (folder / "config.resolved.yaml").write_text(json.dumps(keys))
+    for step, said, paid in ((0, "Velda, I say", (0.0, -1.0)), (40, "…", (-0.5, 0.0))):
+        rewards = dict(zip(("mine:right", "mine:brief"), paid, strict=True))
+        lines = [answer(row, sum(paid), said, outcome=None) | {"rewards": rewards} for row in range(6)]
+        write_answers(folder, step, *lines, folder="evaluation")
+    text = " ".join(page_of(folder).text.split())
+    silent = "6 of 6 held-out answers are empty, 0 before training; only these have paid more: rewards/mine:brief."
+    assert f"some/base, after a cold start ({folder}/cold_start/final): {silent}" in text
+    assert "mean reward -" not in text
 
 
 def test_the_change_of_the_facts_is_in_the_headline_and_has_an_interval(tmp_path):

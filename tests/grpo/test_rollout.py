@@ -53,7 +53,7 @@ def rollout(rank=0, world=1, groups_per_replica=2, **keys):
 
     ranks, order = replicas(rank, world), Order(10, config.seed, config.shuffle_dataset)
     given = {"settings": Settings.of(config), "prompts": prompts, "order": order, "scorer": recorder, "phase": phase}
-    given |= {"sample_completions": recorder.sample, "decode": lambda ids: f"text {ids[0]}"}
+    given |= {"sampler": recorder, "sampling": None, "decode": lambda ids: f"text {ids[0]}"}
     made = Rollout(**given, ranks=ranks, replicas=ranks)
     made.phases = phases
     return made
@@ -69,7 +69,7 @@ class Recorder:
         self.seeds, self.submitted, self.collected, self.outcomes = [], [], [], {}
         self.under_way = set()
 
-    def sample(self, prompts, num_generations, seeds, on_finish):
+    def sample(self, prompts, num_generations, params, seeds, on_finish):
         self.seeds.append(seeds)
         for number in reversed(range(len(seeds))):  # the last one ends first
             on_finish(number, make_completion([number]))

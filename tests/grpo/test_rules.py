@@ -76,7 +76,7 @@ def test_a_rule_recognises_its_failure_at_a_step_and_says_why(rule, metrics, ste
 
 
 def test_each_rule_has_a_run_that_fails_and_one_that_nearly_does():
-    of_metrics = {rule.__name__ for rule in RULES} - {"stands_still"}  # which looks at held-out answers
+    of_metrics = {rule.__name__ for rule in RULES} - {"stands_still", "says_nothing"}  # which look at held-out answers
     quiet = {rule for rule, _, step, _ in ALARMS if step == "never"}
     assert quiet == {rule for rule, _, step, _ in ALARMS if step != "never"} == of_metrics
 

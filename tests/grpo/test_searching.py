@@ -45,7 +45,7 @@ def in_a_folder_of_its_own(monkeypatch, tmp_path):
 
 def evaluated(capsys, model, *arguments):
     keys = ["tools=[./mine.py:search]", "max_completion_length=60", "--reward", "exact,format", "--data", "q.jsonl"]
-    main([str(model), *keys, "--n", "8", "--temperature", "1", "--output", "out.json", *arguments])
+    main([str(model), *keys, "--n", "8", "--temperature", "1", "--output", "out.json", "--json", *arguments])
     return json.loads(capsys.readouterr().out), read_lines(Path("out.jsonl"))
 
 

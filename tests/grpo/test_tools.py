@@ -227,7 +227,7 @@ def test_a_call_is_noticed_at_the_next_check(checkpoint, encoder, make_tools, mo
     def noted(calls, number, completion, limit):
         is_paused = pause(calls, number, completion, limit)
         if is_paused:
-            begun, _ = calls.paused[number]
+            begun = calls.paused[number].completion
             drawn_since.append(len(completion.ids) - len(begun.ids))
         return is_paused
 
@@ -259,12 +259,13 @@ def test_a_call_is_found_in_a_text_whose_tokenizer_drops_its_first_space():
     """Llama's decodes " b" alone to "b"; the second call begins after a result, and so within the text."""
     encoder = ChatEncoder(pieces_tokenizer(["<search> </search> <result> </result> so and a b"]))
     protocol, completion = ToolProtocol(["search"], encoder, 3, 20), Completion([], [], [], "stop")
+    tools = Tools({}, protocol, 1.0)
     for text in ("so <search>a</search>", "and <search>b</search>", "<search>a b</search>"):
         ids = encoder.plain(text)
         for name, new in ("ids", ids), ("logps", [0.0] * len(ids)), ("cuts", [NO_CUT] * len(ids)):
             getattr(completion, name).extend(new)
-        request = protocol.find(completion, 500)
-        protocol.answer(completion, request, protocol.block("b a", request.room), "")
+        requests = protocol.find(completion, 500)
+        Calls(tools)._add(completion, requests, *protocol.given(requests, ["b a"]))
     text = encoder.decode(completion.ids)
     for call in completion.calls:
         assert text[slice(*call.span)] == f"<search>{call.query}</search> <result>{call.result}</result>"
@@ -346,7 +347,7 @@ def one_call(encoder, tools, text="<search>a</search>"):
     assert calls.pause(0, completion, LIMIT)
     while not (taken := calls.take(wait=True)):
         pass
-    (found,) = (completion for _, completion in taken)
+    (found,) = (completion for _, completion, _ in taken)
     return found, found.calls[-1]
 
 
@@ -425,7 +426,7 @@ def test_many_calls_need_few_threads(encoder, make_tools):
         assert calls.pause(number, Completion(ids, [0.0] * len(ids), [NO_CUT] * len(ids), "stop"), LIMIT)
     taken = {}
     while len(taken) < 5000:
-        taken |= dict(calls.take(wait=True))
+        taken |= {number: completion for number, completion, _ in calls.take(wait=True)}
         most = max(most, threading.active_count() - before)
     assert most <= 2 * workers.MAX_RUNNING + workers.MAX_HUNG
     late = [number for number, completion in taken.items() if "no answer" in completion.failure]

@@ -13,6 +13,7 @@ import torch
 from making import hidden_states, load, refused, write_checkpoint
 from safetensors.torch import load_file, save_file
 
+from grpo.base.errors import describe
 from grpo.data.hub import fetch_data, fetch_model
 from grpo.engine.model import weights
 from grpo.engine.model.build import Build
@@ -255,6 +256,15 @@ def test_paths_are_used_as_they_are_and_nonsense_is_refused(tmp_path):
     assert fetch_model(str(tmp_path)) == tmp_path and fetch_data(str(tmp_path / "d.json")) == tmp_path / "d.json"
     for name in ("no/such/path", "../x", "justaname", "/abs/path", "a/b/c"):
         refused(lambda name=name: fetch_model(name), "does not exist")
+
+
+def test_a_path_that_no_system_takes_is_said(tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for use in (lambda: fetch_model("a" * 5000), lambda: fetch_data("a" * 5000), (tmp_path / "loop").resolve):
+        with pytest.raises((OSError, RuntimeError)) as error:
+            use()
+        code, said = describe(error.value)
+        assert code == 3 and "a path cannot be used" in said and "fix: shorten it, or correct the link" in said
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -16,6 +16,7 @@ from making import refused
 
 from grpo.base.errors import UserError
 from knowledge.build import build
+from knowledge.build import main as build_command
 from knowledge.store import database as files
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.database import FORMAT_VERSION, KnowledgeBusy, check_seal
@@ -363,3 +364,14 @@ def test_verify_command(run, run_new, ours, knowrl, tmp_path):
     path.write_bytes(ours.read_bytes()[:-4096])
     done = run("knowledge.verify", path)
     assert done.returncode == 3 and "malformed" in done.stderr
+
+
+def test_a_build_overwrites_nothing_but_a_knowledge_base(ours, tmp_path):
+    source = tmp_path / "wiki.jsonl"
+    source.write_text('{"title": "Velda", "text": "Velda is a town."}\n')
+    before = source.read_text()
+    refused(lambda: build_command([str(source), str(source)]), "is no knowledge base", exit_code=2)
+    assert source.read_text() == before
+    shutil.copy(ours, tmp_path / "old.db")
+    build_command([str(source), str(tmp_path / "old.db")])
+    assert verify(tmp_path / "old.db").documents == 1

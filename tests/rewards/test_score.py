@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from making import write_rows
+from making import refused, write_rows
 from tokenizers.processors import TemplateProcessing
 
 import rewards
@@ -43,6 +43,16 @@ def test_each_row_comes_back_with_its_own_rewards_and_reasons():
     ]
     assert [{key: row[key] for key in source} for row, source in zip(found, ROWS, strict=True)] == ROWS
     assert found[1]["reasons"]["exact"] == "'Orun' is not 'Velda'" and "no answer" in found[3]["reasons"]["exact"]
+
+
+def test_rows_that_training_refuses_are_not_graded_either():
+    """They are counted together. The messages of stage 1 are a question, as in training."""
+    bad = [{"completion": "b", "answer": {"text": "b"}}, {"completion": 3}]
+    told = "row 1 has an answer that the reward exact cannot", "row 2 has no completion"
+    refused(lambda: graded([*bad, ROWS[0]], "exact"), "2 rows are bad", *told)
+    user, answer = {"role": "user", "content": "Where?"}, {"role": "assistant", "content": "Velda"}
+    (row,) = graded([{"completion": "Velda", "messages": [user, answer], "answer": "Velda"}], "exact")
+    assert row["rewards"] == {"exact": 1.0}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from grpo.algorithm.schema import Completion, FinishReason, Layout
+from grpo.algorithm.schema import Completion, FinishReason, Layout, Prompt
 from grpo.base.errors import NON_FINITE, UserError
 from grpo.engine.attention.choice import decode_kernel, packed_attention
 from grpo.engine.device.capture import CudaCapture
@@ -43,8 +43,8 @@ class Calls(Protocol):
         number: of the completion. limit: of its tokens.
         """
 
-    def take(self, wait: bool) -> list[tuple[int, Completion]]:
-        """Return the paused completions whose calls are over, with what the tools gave.
+    def take(self, wait: bool) -> list[tuple[int, Completion, bool]]:
+        """Return the paused completions whose calls are over, with what the tools gave, and whether they go on.
 
         wait: sleep until one is over, for 50 ms at most.
         """
@@ -57,6 +57,9 @@ class Tools(Protocol):
 
     def begin(self) -> Calls:
         """Return the calls of the completions that are generated now."""
+
+    def reset(self, prompts: list[Prompt], num_generations: int, seeds: Sequence[int]) -> list[Prompt]:
+        """Make an environment for each of the next completions; return the prompts with what these say first."""
 
 
 class Start(NamedTuple):
@@ -136,6 +139,10 @@ class Sampler:
     def release(self) -> None:
         """Free slots and graphs. Graphs that hold collectives must go before their group of processes does."""
         self.graphs = None
+
+    def reset(self, prompts: list[Prompt], num_generations: int, seeds: Sequence[int]) -> list[Prompt]:
+        """Return the prompts of the next `sample` as environments begin them, if there are some."""
+        return self.tools.reset(prompts, num_generations, seeds) if self.tools else prompts
 
     @torch.inference_mode()
     def sample(
@@ -294,15 +301,15 @@ class Generation:
         self.used += [len(ids)] * len(entering)
 
     def resume(self, wait: bool) -> list[tuple[Unfinished, Completion]]:
-        """Put the sequences whose tools have answered before the waiting ones; return those whose tools have failed."""
-        failed = []
-        for number, completion in self.calls.take(wait) if self.calls and self.paused else ():
+        """Put the sequences whose tools have answered before the waiting ones; return those that do not go on."""
+        ended = []
+        for number, completion, goes_on in self.calls.take(wait) if self.calls and self.paused else ():
             sequence = self.paused.pop(number)
-            if completion.failure:
-                failed.append((sequence, completion))
-            else:
+            if goes_on:
                 self.waiting.appendleft(replace(sequence, so_far=completion))
-        return failed
+            else:
+                ended.append((sequence, completion))
+        return ended
 
     def decode(self, steps: int) -> None:
         """Generate `steps` tokens for every live sequence, or fewer if it ends before that."""

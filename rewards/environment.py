@@ -1,0 +1,34 @@
+"""The reward that an environment gives itself: what its `get_reward` says when its completion has ended."""
+
+from functools import partial
+
+from grpo.algorithm.schema import Score
+from grpo.base.errors import CONFIG, UserError
+from rewards.own import as_number, failure_of, find_object, tag_of
+from rewards.registry import Columns, Functions, Options, Reward
+
+ENVIRONMENT = "environment"  # the column
+
+
+def build(name: str, options: Options, objects: Functions) -> Reward:
+    """Build the reward of the environment of this name. It is named like the class."""
+    factory = objects.get(name) or find_object(name, "environment")
+    if isinstance(factory, type) and not hasattr(factory, "get_reward"):
+        fix = "define get_reward(self) in it, or name other rewards in reward_funcs"
+        raise UserError(f"the environment {name} gives no reward", "it has no get_reward", fix, CONFIG)
+    title = tag_of(name.removeprefix("<python>:"))
+    return Reward(title, partial(grade, name=title, timeout_s=options["tool_timeout_s"]))
+
+
+def grade(completion: str, columns: Columns, name: str, timeout_s: float) -> Score:
+    """Ask the environment, on its own thread."""
+    environment = columns.get(ENVIRONMENT)
+    if environment is None:
+        return Score(None, "the completion has no environment")
+    try:
+        value = environment.reward(timeout_s)
+    except TimeoutError:
+        return Score(None, f"no answer within {timeout_s:g} s (tool_timeout_s)")
+    except Exception as error:
+        raise failure_of(name, error) from error
+    return Score(None, "get_reward returned None") if value is None else Score(as_number(name, value))
