@@ -30,7 +30,7 @@ from grpo.base.storage import read_mapping
 from grpo.config.load import is_known, load_config, to_text
 from grpo.config.options import TrainConfig
 from grpo.config.values import expand_variables
-from grpo.data.files import Record, plain, row_error
+from grpo.data.files import Record, join_errors, plain, row_error
 from grpo.data.objects import Objects
 from grpo.evaluation.held_out import Measurement
 from grpo.run.libraries import usual_modes
@@ -144,10 +144,10 @@ def _train(named: dict[str, Any], keys: dict[str, Any]) -> Result:
     functions = _name_functions(settings, ("reward_funcs", "eval_reward_funcs"), check)
     tools = _name_functions(settings, ("tools",), partial(made, "tool"))
     if callable(environment):
-        named = _name_functions(settings, ("environment",), methods_of)
+        _name_functions(settings, ("environment",), methods_of)
         (settings["environment"],) = settings["environment"]
-        named = dict.fromkeys(named, environment)
-        functions, tools = functions | named, tools | named
+        made_by = {settings["environment"]: environment}
+        functions, tools = functions | made_by, tools | made_by
     records = _take_rows(settings, folder)
     settings = _plain(settings)
     config, notices = load_config(settings)
@@ -222,19 +222,22 @@ def _take_rows(settings: dict[str, Any], folder: Path) -> dict[str, list[Record]
 
 
 def _records(rows: Any, path: Path) -> list[Record]:
-    """Return rows as a file holds them: records of what JSON knows. UserError (exit 3) names a row that is wrong."""
+    """Return rows as a file holds them: records of what JSON knows. UserError (exit 3) names wrong ones."""
     if hasattr(rows, "iterrows"):  # a table of pandas
         rows = rows.to_dict("records")
     with explained(TypeError, f"the rows are a {type(rows).__name__}", HOW_ROWS):
         rows = list(rows)
-    records = []
+    records, bad = [], {}
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
-            raise row_error(path, number, "is no record", f"it is a {type(row).__name__}", HOW_ROWS)
+            bad[number] = row_error(path, number, "is no record", f"it is a {type(row).__name__}", HOW_ROWS)
+            continue
         try:
             records.append(plain(row))
         except (TypeError, ValueError, RecursionError) as error:
-            raise row_error(path, number, "cannot be written", reason(error), "leave out the column") from None
+            bad[number] = row_error(path, number, "cannot be written", reason(error), "leave out the column")
+    if bad:
+        raise join_errors(bad)
     if not records:
         raise UserError("there are no rows", f"they are an empty {type(rows).__name__}", HOW_ROWS, PREFLIGHT)
     return records

@@ -148,7 +148,7 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
 def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> tuple[list[Group], RowCount]:
     """Return the examples of all data sets, and how many of their rows are used (see make_examples)."""
     examples, count = [], RowCount(config.dataset_id_or_path, skips_bad=config.skip_bad_rows)
-    tags = list(map(tag_of, config.tools))
+    tags = [] if config.tool_format == "template" else list(map(tag_of, config.tools))
     protocol = ToolProtocol(tags, encoder, max_calls=1, max_tokens=max_length) if tags else None
     for source in find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir):
         records = source.read(count.bad)[: config.max_samples or None]

@@ -94,14 +94,27 @@ def _listed(case: Case) -> list[str]:
 def _misspelt(case: Case) -> list[str]:
     """Write one and two other letters, and the same letters and words in another order."""
     truth = case.truth
-    spellings = (f"{truth[:-1]}x", f"{truth[0]}zx{truth[3:]}", truth[::-1], "".join(sorted(truth)))
-    return _others(case, *spellings, " ".join(reversed(truth.split())))
+    return _others(
+        case,
+        f"{truth[:-1]}x",
+        f"{truth[0]}zx{truth[3:]}",
+        truth[::-1],
+        "".join(sorted(truth)),
+        " ".join(reversed(truth.split())),
+    )
 
 
 def _cut(case: Case) -> list[str]:
     """Write the first word of the answer, the last one, the first half, and the first letters."""
     first, *_, last = case.truth.split() * 2
-    return _others(case, first, last, case.truth[: len(case.truth) // 2 + 1], case.truth[:3])
+    half = len(case.truth) // 2 + 1
+    return _others(
+        case,
+        first,
+        last,
+        case.truth[:half],
+        case.truth[:3],
+    )
 
 
 def _others(case: Case, *answers: str) -> list[str]:
@@ -112,13 +125,23 @@ def _others(case: Case, *answers: str) -> list[str]:
 
 def _elsewhere(case: Case) -> list[str]:
     """Write the truth into the thoughts, also with its marks, before a wrong answer and before none."""
-    thoughts = [f"At first sight {said} may seem right." for said in (case.truth, case.mark(case.truth))]
-    return [case.write(answer, thought) for thought in thoughts for answer in (case.wrong, "")]
+    texts = []
+    for said in (case.truth, case.mark(case.truth)):
+        thought = f"At first sight {said} may seem right."
+        texts += [case.write(case.wrong, thought), case.write("", thought)]
+    return texts
 
 
 def _short_and_long(case: Case) -> list[str]:
-    thoughts, answers = (" ".join([text] * LONG) for text in (THOUGHT, case.wrong))
-    return ["", "…", case.write("", ""), case.write(case.wrong, thoughts), case.write(answers)]
+    thoughts = " ".join([THOUGHT] * LONG)
+    answers = " ".join([case.wrong] * LONG)
+    return [
+        "",
+        "…",
+        case.write("", ""),
+        case.write(case.wrong, thoughts),
+        case.write(answers),
+    ]
 
 
 def _misformed(case: Case) -> list[str]:

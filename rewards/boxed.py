@@ -65,7 +65,8 @@ def build(name: str, options: Options) -> Reward:
     def grade(completion: str, columns: Columns) -> Score:
         answer = columns.get("answer")
         accepted = exact.truths(answer) + _fractions(answer)
-        said, question = after_thoughts(completion, columns), str(columns.get("question") or "")
+        said = after_thoughts(completion, columns)
+        question = str(columns.get("question") or "")
         verdicts = [verdict(said, truth, question) for truth in accepted or [""]]
         right = [found for found in verdicts if found[0] == "correct"]
         readable = [found for found in verdicts if found[0] != "unscorable"]  # of truths that hold something

@@ -11,6 +11,7 @@ ALMANAC, ATLAS, SUMS = "almanac", "atlas", "sums"  # toy worlds of a real model
 OF_FACTS = (ALMANAC, ATLAS)  # it writes its own cold start
 SEARCH = "search"  # the tool that is built in
 FORM = "form"  # the cold start that a model writes itself
+SHOP = "shop"  # the toy world with an environment
 LIBRARY = "library"  # the encyclopedia, to be searched
 PEOPLE = ("encyclopedia", LIBRARY)  # toy worlds of people who do not exist
 WITH_KNOWLEDGE = (*PEOPLE, *OF_FACTS)  # toy worlds that have a knowledge base
@@ -171,7 +172,7 @@ class RunKeys:
     """Team or user whose project it is, in swanlab (workspace) and wandb (entity). Unset: yours."""
     disable_tqdm: bool = key(False, "free")
     """Hide the progress bar."""
-    toy_world: str | None = key(None, choices=(None, "arithmetic", SUMS, *WITH_KNOWLEDGE))
+    toy_world: str | None = key(None, choices=(None, "arithmetic", SHOP, SUMS, *WITH_KNOWLEDGE))
     """Make a model, a tokenizer and data, and use them where a path is unset. library is for tools: [search]. almanac
     and atlas (real facts; with tools, to be searched) and sums are data only, for the model of model_name_or_path."""
     toy_dir: str | None = key(None, "local")
@@ -340,16 +341,16 @@ class KnowledgeKeys:
 @dataclass(frozen=True)
 class ToolKeys:
     tools: tuple[str, ...] = key((), "first")
-    """Functions from a text to a text that a completion may call: search (in knowledge_base), package.module:function,
-    path/file.py:function. <search>text</search> calls one, and <result>what it gives</result> follows. Stage 1 trains
-    no results of theirs."""
+    """Functions that a completion may call: search (in knowledge_base), package.module:function, path/file.py:function.
+    By tags, <search>text</search> calls one, and <result>what it gives</result> follows. Stage 1 trains no results of
+    theirs."""
+    tool_format: str | None = key(None, choices=("tags", "template"))
+    """How tools are called. template: by the chat template, with typed arguments. tags: by tags around one text. Unset:
+    by the template if each tool has type hints and a docstring with `Args:`, and the template writes calls."""
 
 
 @dataclass(frozen=True)
 class CallKeys:
-    tool_format: str | None = key(None, choices=("tags", "template"))
-    """How tools are called. template: by the chat template, with typed arguments. tags: by tags around one text. Unset:
-    by the template if each tool has type hints and a docstring with `Args:`, and the template writes calls."""
     environment: str | None = key(None)
     """A class of yours, path/file.py:CLASS: each completion has an object, whose public methods are tools. `reset`
     begins it, `step` answers turns without a call. `get_reward` is a reward if reward_funcs names it, or is unset."""

@@ -249,7 +249,8 @@ def longest_sequence(data: QuestionData, policy: "Policy", prompts: Sequence[Pro
     others = load_prompts(data, policy, held_out).prompts if held_out else []
     longest = max(len(prompt.ids) for prompt in (*prompts, *others))
     if config.environment:  # it may add to them
-        longest = max(longest, min(config.max_prompt_length, policy.model.config.max_positions // 2))
+        room = policy.model.config.max_positions - config.max_completion_length
+        longest = max(longest, min(config.max_prompt_length, room))
     return longest + config.max_completion_length
 
 

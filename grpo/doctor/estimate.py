@@ -10,7 +10,7 @@ from statistics import fmean
 
 from grpo.algorithm.schema import Group, Score, Settings, completions_of
 from grpo.base.text import show_duration
-from grpo.config.options import SftConfig, TrainConfig, keys_that
+from grpo.config.options import SEARCH, SftConfig, TrainConfig, keys_that
 from grpo.data.questions import num_steps
 from grpo.engine.model import memory
 from grpo.run.case import Case, NotChecked, need, rounded
@@ -86,10 +86,11 @@ def load_trainer(case: Case) -> GrpoTrainer | SftTrainer:
         start = replace(config, **{name: getattr(start, name) for name in keys_that("model")})
     if "eval" not in case.rows:  # there is no such data, or it has a fault, which is told by itself
         start = replace(start, eval_dataset_id_or_path=None)
-    ungraded = replace(
-        start, dynamic_sampling=False, knowledge_base=None, tools=(), environment=None
-    )  # no tool is called before a run
-    return GrpoTrainer(ungraded, SilentRun(ungraded), Scorer([NO_REWARD]))
+    tools = tuple(name for name in start.tools if name != SEARCH)  # prompts may describe them
+    ungraded = replace(start, dynamic_sampling=False, knowledge_base=None, tools=tools)
+    trainer = GrpoTrainer(ungraded, SilentRun(ungraded), Scorer([NO_REWARD]))
+    trainer.sampler.tools = None  # no tool is called before a run
+    return trainer
 
 
 # --- estimates -------------------------------------------------------------------------------------------------------

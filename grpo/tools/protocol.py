@@ -61,7 +61,8 @@ class ToolProtocol:
                 raise UserError(what, "what a model says holds none of these", "give the tool another name", PREFLIGHT)
         self.encoder, self.max_calls, self.max_tokens = encoder, max_calls, max_tokens
         self.max_chars = CHARS_PER_TOKEN * max_tokens
-        self.name, self.call = names[0], call_pattern(names)
+        self.call = call_pattern(names)
+        self.shown = f"<{names[0]}>a text</{names[0]}>{OPEN}what it gives{CLOSE}"  # as the model sees it
         self.answered = re.compile(rf"{self.call.pattern}(){OPEN}(.*?){CLOSE}", re.DOTALL)
         self.ends = holding(encoder.tokenizer, ">")
         starts = holding(encoder.tokenizer, "<")
@@ -131,10 +132,6 @@ class ToolProtocol:
         """Return the tokens of the result of a call, and what they say."""
         ids = self.block(results[0], requests[0].room)
         return ids, [self.encoder.decode(ids).removeprefix(OPEN).removesuffix(CLOSE)]
-
-    def shown(self) -> str:
-        """Return a call and its result as the model sees them."""
-        return f"<{self.name}>a text</{self.name}>{OPEN}what it gives{CLOSE}"
 
 
 def call_pattern(names: Sequence[str]) -> re.Pattern:

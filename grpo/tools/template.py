@@ -58,10 +58,10 @@ class TemplateProtocol:
         self.prefix = render(tokenizer, [user], tools=encoder.tools)
         self.pattern = re.compile("(?!)")
         self.reads_itself = getattr(tokenizer, "response_template", None) is not None
-        if self.schemas:
-            self._learn(self.called, "tool")
         if has_steps:
             self._learn(self.spoken, "user")
+        if self.schemas:
+            self._learn(self.called, "tool")
 
     def _learn(self, before: Sequence[Message], role: str) -> None:
         """Find out how the template writes an assistant's turn and its answer. UserError if that is of no use."""
@@ -69,8 +69,9 @@ class TemplateProtocol:
         last = {"role": role, "content": RESULT, "name": STEP, "tool_call_id": ID}
         text = render(tokenizer, [*before, last], True, tools)
         self.encoder.find_markup(text)
-        _, has_call, after = text.partition(CALL)
-        turn = render(tokenizer, before, False, tools).removeprefix(self.prefix)
+        _, has_call, after = text.rpartition(CALL)
+        earlier = render(tokenizer, before, False, tools)
+        turn = earlier.removeprefix(self.prefix)
         if role == "tool" and not self.reads_itself:
             known = [pattern for mark, pattern in FAMILIES.items() if mark in turn]
             if not known:
@@ -80,6 +81,10 @@ class TemplateProtocol:
             raise _unusable("it does not write a call, and its result once after that")
         if RESULT not in self.encoder.tokenizer.decode(self._suffix(before, [last])):
             raise _unusable("no token ends the call before its result")
+        said = text.removeprefix(self.prefix).replace(CALL, "…").replace(RESULT, "what it gives")
+        self.shown = repr(said)  # a call and its result as the model sees them
+        if not text.startswith(earlier.rstrip()):
+            self.shown += "; the template rewrites earlier turns, which stay as drawn here"
 
     def find(self, completion: Completion, limit: int) -> list[Request]:
         """Return the calls of the turn that a completion has just ended; [] if it made none. limit: of its tokens."""
@@ -194,19 +199,6 @@ class TemplateProtocol:
             if kept == ids:
                 return text
             text = self.encoder.decode(kept).rstrip(INCOMPLETE)
-
-    def shown(self) -> str:
-        """Return a call and its result as the model sees them, and what the template does to earlier turns."""
-        before, role = (self.called, "tool") if self.schemas else (self.spoken, "user")
-        last = {"role": role, "content": RESULT, "name": STEP, "tool_call_id": ID}
-        tokenizer, tools = self.encoder.tokenizer, self.encoder.tools
-        turn = render(tokenizer, before, False, tools)
-        text = render(tokenizer, [*before, last], True, tools)
-        said = text.partition(CALL)[0][-80:] + "…" + text.partition(CALL)[2]
-        note = (
-            "" if text.startswith(turn.rstrip()) else "; the template rewrites earlier turns, which stay as drawn here"
-        )
-        return f"{said.replace(RESULT, 'what it gives')!r}{note}"
 
 
 def _unusable(why: str) -> UserError:

@@ -64,7 +64,7 @@ class Tools:
 
     def shown(self) -> str:
         """Return how tools are called, with a call and its result as the model sees them."""
-        return f"by {'the chat template' if self.protocol.is_typed else 'tags'}: {self.protocol.shown()}"
+        return f"by {'the chat template' if self.protocol.is_typed else 'tags'}: {self.protocol.shown}"
 
     def reset(self, prompts: list[Prompt], num_generations: int, seeds: Sequence[int]) -> list[Prompt]:
         """Make an environment for each of the next completions; return the prompts with what these say first.

@@ -130,23 +130,30 @@ def _plain(sentence: str) -> str:
 
 def _digits(found: re.Match) -> str:
     tens, ones, alone = found.groups()
-    return str(TENS.get(tens, 0) + ONES.get(ones or alone, 0))
+    number = TENS.get(tens, 0)
+    number += ONES.get(ones or alone, 0)
+    return str(number)
 
 
 def _contradicts(value: str, other: str) -> bool:
     """Tell whether two values cannot both be true, in the place or in the date."""
-    return any(_differs(*parts) for parts in product(_place_and_date(value), _place_and_date(other)))
+    parts = product(_place_and_date(value), _place_and_date(other))
+    return any(_differs(*pair) for pair in parts)
 
 
 def _place_and_date(value: str) -> tuple[str, ...]:
-    dated = None if _LIMITED.search(value) else _DATED.fullmatch(value)
-    return (dated[1], dated[3]) if dated else (value,)
+    dated = _DATED.fullmatch(value)
+    if not dated or _LIMITED.search(value):
+        return (value,)
+    return dated[1], dated[3]
 
 
 def _differs(value: str, other: str) -> bool:
     """Tell whether two values are other numbers of the same, or other names; "velda, a port" may still be "velda"."""
-    words, others = (set(re.findall(r"[^\W_]+", text)) for text in (value, other))
-    ours, theirs = words - others, others - words
+    words = set(re.findall(r"[^\W_]+", value))
+    others = set(re.findall(r"[^\W_]+", other))
+    ours = words - others
+    theirs = others - words
     if not ours or not theirs:
         return False
     if any(word[0].isdigit() for word in words | others):

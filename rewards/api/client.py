@@ -118,9 +118,10 @@ class ApiClient:
         except UserError as error:
             raise UserError(error.what, error.why, error.fix, PREFLIGHT) from None
         if reply.text is None and reply.reason != CUT:
-            name, is_refused = self.endpoint.name, reply.reason.startswith("it answered 4")
-            fix = f"correct {name}_model or {name}_max_tokens: the service is up, and says why it refuses the request"
-            fix = fix if is_refused else f"check {name}_base_url, and that the service is up"
+            name = self.endpoint.name
+            fix = f"check {name}_base_url, and that the service is up"
+            if reply.reason.startswith("it answered 4"):
+                fix = f"correct {name}_model or {name}_max_tokens: the service is up, and says why it refuses"
             raise self._error("gives no answer", reply.reason, fix, PREFLIGHT)
         return reply
 

@@ -30,7 +30,7 @@ _TABLE = """
 """
 _ENTRIES = [entry.split() for entry in re.split("[;\n]", _TABLE)]
 _SPELLINGS = {spelling: entry[0] for entry in _ENTRIES for spelling in entry}
-_SI = "m g s A V W J N Pa Hz eV L B b F H T C S M K mol cal bar".split()
+_SI = "m g t s A V W Wh J N Pa Hz eV L B iB b ib bps Bps F H T C S M K mol cal bar ohm rad pc Gy Sv Bq".split()
 _PREFIXES = ("", *"YZEPTGMkhdcmnpf")
 _SYMBOLS = [prefix + unit for unit in _SI for prefix in _PREFIXES]
 _IN_ONE_CASE = Counter(map(str.casefold, _SYMBOLS))
@@ -46,7 +46,8 @@ UNIT_LETTERS = frozenset("mghslJNWVL")  # \text{m} behind a number is one of the
 HARMLESS_BEFORE = _words("about approximately approx around roughly exactly only us")
 _DENIALS = _words("""
     wrong incorrect incorrectly extraneous reject rejects rejected discard discarded exclude excluded invalid false
-    untrue impossible inadmissible spurious erroneous ruled refuted dismissed
+    untrue impossible inadmissible spurious erroneous ruled refuted dismissed fail fails failed unacceptable
+    inapplicable disproved disqualified meaningless unphysical nope
 """)
 # after a number these make it another value or no single one ("3 or more", "12 pm", "5 below zero", "3 tenths")
 MEANING_AFTER = (
@@ -63,7 +64,7 @@ MEANING_AFTER = (
 )
 _IS_PART_OR_LARGE = re.compile(
     "(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|teen|tie|hundred|thousand|illion)ths?"
-    "|(?:twen|thir|for|fif|six|seven|eigh|nine)ties|.*(?:teenths?|tieths?|illi(?:on|ard)(?:ths?|s)?)"
+    "|(?:twen|thir|for|fif|six|seven|eigh|nine)ties|(?:thir|four|fif|six|seven|eigh|nine)teens|.*(?:teenths?|tieths?|illi(?:on|ard)(?:ths?|s)?)"
 ).fullmatch
 # after a number these say nothing more about it, whatever the question is about
 HARMLESS_AFTER = _words("total altogether overall in all each apiece every per of the a an left remaining only exactly")

@@ -145,6 +145,27 @@ class closed:
         raise RuntimeError("the library is closed")
 
 
+class Till:
+    def reset(self, question, seed, **row):
+        self.paid = seed % 5
+        return f" Pay {self.paid}."
+
+    def pay(self, amount: int) -> str:
+        """Pay.
+
+        Args:
+            amount: How much.
+        """
+        self.paid += amount
+        return f"{self.paid} paid"
+
+    def step(self, text: str):
+        return "pay more" if self.paid % 3 else None
+
+    def get_reward(self):
+        return self.paid / 10
+
+
 class endless:
     @staticmethod
     def search(query: str) -> str:

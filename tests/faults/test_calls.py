@@ -3,6 +3,7 @@
 from signal import SIGKILL, SIGTERM
 
 import pytest
+from chat_templates import write_calling_checkpoint
 from making import read_lines, write_tool_checkpoint
 
 KEYS = {
@@ -40,6 +41,19 @@ def test_killed_at_a_paused_row_and_resumed_equals_undisturbed(make_calling):
     whole.train()
     assert sum(line["tools/call_frequency"] for line in whole.lines) > 1
     run.train(FAILPOINT="call-paused:5", code=-SIGKILL)
+    run.resume()
+    assert run.equals(whole) and told(run) == told(whole)
+
+
+def test_an_environment_killed_in_the_middle_of_a_turn_goes_on_bit_for_bit(make_run, tmp_path):
+    call = '<tool_call>\n{"name": "pay", "arguments": {"amount": 2}}\n</tool_call>'
+    model = write_calling_checkpoint(tmp_path / "model", [call])
+    keys = {"environment": "fakes:Till", "reward_funcs": ["fakes:Till"], "max_prompt_length": 1500}
+    keys |= {"max_completion_length": 120, "max_tool_result_tokens": 12}
+    run, whole = (make_run(name, model, **keys) for name in ("run", "whole"))
+    whole.train()
+    assert sum(line["tools/call_frequency"] for line in whole.lines) > 1
+    run.train(FAILPOINT="call-paused:9", code=-SIGKILL)
     run.resume()
     assert run.equals(whole) and told(run) == told(whole)
 

@@ -8,7 +8,8 @@ import threading
 
 import pytest
 import torch
-from chat_templates import FAMILIES, special_of, tokenizer_of, write_typed_checkpoint
+from chat_templates import ENDS, FAMILIES, special_of, tokenizer_of, write_calling_checkpoint, write_typed_checkpoint
+from commands import ROOT
 from making import ALONE, groups_of, hidden_states, load, read_lines, refused, whole
 from transformers.utils import get_json_schema
 
@@ -18,7 +19,6 @@ from grpo.algorithm.loss_weights import set_loss_weights
 from grpo.algorithm.packing import pack_batch
 from grpo.algorithm.schema import Completion, Prompt, completions_of, own_words
 from grpo.api import train
-from grpo.base.storage import write_json
 from grpo.base.text import encodable
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder
@@ -34,7 +34,6 @@ from rewards.environment import grade
 from rewards.format import build
 
 LIMIT, MAX_RESULT, MAX_ROUNDS = 400, 30, 3
-ENDS = [f"<end{number}>" for number in range(25)]  # tokens that end a turn, so that random models end many
 
 
 def add(a: int, b: int) -> int:
@@ -596,11 +595,7 @@ KEYS = {
 def calling(tmp_path_factory):
     """A random model that often calls the tools of these examples."""
     calls = [("multiply", {"a": 3, "b": 4}), ("increment", {"step": 2}), ("increment", {"step": "2"})]
-    spoken = [written("qwen2.5", call) + " " * number for call in calls for number in range(20)]
-    folder = write_typed_checkpoint(tmp_path_factory.mktemp("calling"), "qwen2.5", [*spoken, *ENDS])
-    tokenizer = tokenizer_of("qwen2.5", [*spoken, *ENDS])
-    write_json(folder / "generation_config.json", {"eos_token_id": tokenizer.convert_tokens_to_ids(ENDS)})
-    return folder
+    return write_calling_checkpoint(tmp_path_factory.mktemp("calling"), [written("qwen2.5", call) for call in calls])
 
 
 @pytest.mark.parametrize(("tools", "reward"), [
@@ -627,3 +622,14 @@ def test_trls_examples_run_unchanged(calling, tmp_path, monkeypatch, tools, rewa
             assert set(row["rewards"].values()) == {float(counted)}, row["rewards"]
     names = {name for row in rows for name in row["rewards"]}
     assert ("Paying" in names) == (tools.get("environment_factory") is Paying)
+
+
+def test_the_environment_of_the_readme_runs(calling, tmp_path, monkeypatch):
+    """Its lines, with a random model and few steps."""
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(class Shop.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    keys = {**KEYS, "max_steps": 1, "per_device_train_batch_size": 4}
+    names = {"train": lambda model, rows, **given: train(str(calling), rows, **given, **keys)}
+    exec(code, names)
+    (row, *_) = read_lines(tmp_path / "runs/shop/completions/step-000001.jsonl")
+    assert row["rewards"] == {"Shop": 0.0}

@@ -12,6 +12,6 @@ class World:
     """Rows for every file of a toy world."""
 
     articles: list[dict[str, str]]  # of its knowledge base, {title, text}; none if the world has no such base
-    conversations: list[tuple[str, str]]  # stage 1: question, answer
+    conversations: list  # stage 1: (question, answer), or messages
     questions: list[dict]  # stage 2: {question, answer}, and here {title, familiarity}
     held_out: list[dict]  # the same, about people or sums that are not in `questions`

@@ -13,6 +13,13 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+CALLING_TEMPLATE = (
+    "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool.function.name }} {% endfor %}<|im_end|>\n"
+    "{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for call in m.tool_calls or [] %}<tool_call>"
+    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}</tool_call>{% endfor %}'
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 END, TURN, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
 
@@ -24,6 +31,7 @@ def make_model(
     num_layers: int = 3,
     max_positions: int = 256,
     vocab_size: int = 512,
+    chat_template: str = CHAT_TEMPLATE,
 ) -> None:
     """Make a byte-level BPE tokenizer trained on the texts, and a Qwen2 checkpoint with random weights.
 
@@ -48,7 +56,7 @@ def make_model(
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=TURN_END, pad_token=END, additional_special_tokens=[TURN]
     )
-    fast.chat_template = CHAT_TEMPLATE
+    fast.chat_template = chat_template
     folder.mkdir(parents=True, exist_ok=True)
     fast.save_pretrained(folder)
     config = {

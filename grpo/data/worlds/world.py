@@ -7,6 +7,7 @@ library        the same; where it would decline, the cold start searches the enc
 almanac        facts about the real world (facts.py), for a real model, which writes its own cold start; with tools this
                searches instead of declining, and nine subjects in ten have an article
 atlas          the same with several facts about each country, of which the model recalls some in its reasoning
+shop           a shop (shop.py) that a model serves by two tools; the cold start calls them in any order
 sums           sums of five numbers (sums.py), for a real model, which adds two well and five badly
 """
 
@@ -17,11 +18,12 @@ from pathlib import Path
 
 from grpo.base.errors import CONFIG, UserError
 from grpo.base.storage import write_atomically, write_lines
-from grpo.config.options import LIBRARY, OF_FACTS, PEOPLE, SUMS, WITH_KNOWLEDGE, AnyConfig, TrainConfig
+from grpo.config.options import LIBRARY, OF_FACTS, PEOPLE, SHOP, SUMS, WITH_KNOWLEDGE, AnyConfig, TrainConfig
 from grpo.data.worlds import people
 from grpo.data.worlds.facts import Recall, make_facts, own_answers
 from grpo.data.worlds.kinds import World
-from grpo.data.worlds.model import make_model
+from grpo.data.worlds.model import CALLING_TEMPLATE, make_model
+from grpo.data.worlds.shop import make_shop
 from grpo.data.worlds.sums import PLAIN, REMAINDERS, make_sums
 from grpo.engine.device.distributed import Ranks
 
@@ -29,6 +31,7 @@ VERSION = 6  # of the generated files; a world of another version is replaced
 KINDS_OF_SUMS = {"arithmetic": REMAINDERS, SUMS: PLAIN}
 MODELS = {  # worlds with a model of their own -> its sizes
     "arithmetic": {},
+    SHOP: {"chat_template": CALLING_TEMPLATE},
     **{name: {"num_layers": 4, "max_positions": 128, "vocab_size": 768} for name in PEOPLE},
 }
 
@@ -47,7 +50,7 @@ def make_world(config: AnyConfig, ranks: Ranks, say: Callable[[str], None]) -> A
         made = invent(config)
         write_world(folder, made)
         if config.toy_world in MODELS:
-            texts = [text for pair in made.conversations for text in pair]
+            texts = [text if isinstance(text, str) else json.dumps(text) for one in made.conversations for text in one]
             make_model(folder / "model", texts, config.seed, **MODELS[config.toy_world])
         write_atomically(mark, _contents(config))
     ranks.barrier()
@@ -107,6 +110,8 @@ def invent(config: AnyConfig, recall: Recall = own_answers) -> World:
     name = config.toy_world
     if name in KINDS_OF_SUMS:
         return make_sums(config.seed, KINDS_OF_SUMS[name])
+    if name == SHOP:
+        return make_shop(config.seed)
     if name in PEOPLE:
         return people.make_people(config.seed, people.LIBRARY if name == LIBRARY else people.Sizes())
     return make_facts(config, recall)
@@ -115,9 +120,14 @@ def invent(config: AnyConfig, recall: Recall = own_answers) -> World:
 def write_world(folder: Path, made: World) -> None:
     """Write the cold start, the questions of both kinds and, of the articles, a knowledge base."""
     cold_start = []
-    for question, answer in made.conversations:
-        messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-        cold_start.append({"messages": messages})
+    for messages in made.conversations:
+        row = {}
+        if isinstance(messages, tuple):
+            question, answer = messages
+            messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        else:
+            row["tools"] = [{"type": "function", "function": {"name": name}} for name in ("fetch", "sell")]
+        cold_start.append({"messages": messages, **row})
     write_lines(folder / "cold_start.jsonl", cold_start)
     write_lines(folder / "questions.jsonl", made.questions)
     write_lines(folder / "held_out.jsonl", made.held_out)

@@ -1,5 +1,6 @@
 """Chat templates that take tools, written anew from the formats of five families, and tokenizers for them."""
 
+import json
 from pathlib import Path
 
 from making import write_checkpoint
@@ -91,6 +92,7 @@ FAMILIES = {
     ),
     "smollm2": (SMOLLM2, "<|im_end|>", ("\n", "<|im_start|>tool\n{}<|im_end|>\n", "<|im_start|>assistant\n")),
 }  # fmt: skip
+ENDS = [f"<end{number}>" for number in range(25)]  # tokens that end a turn, so that random models end many
 SPECIAL = {
     "qwen": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
     "smollm2": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
@@ -133,4 +135,13 @@ def write_typed_checkpoint(folder: Path, family: str, words: list[str] = (), **c
     sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 4096, "eos_token_id": tokenizer.eos_token_id}
     write_checkpoint(folder, spread=0.5, **{**sizes, **changes})
     tokenizer.save_pretrained(folder)
+    return folder
+
+
+def write_calling_checkpoint(folder: Path, calls: list[str]) -> Path:
+    """A random model with Qwen2.5's template that often makes some calls, and ends its turns."""
+    words = [*(call + " " * number for call in calls for number in range(20)), *ENDS]
+    write_typed_checkpoint(folder, "qwen2.5", words)
+    ends = tokenizer_of("qwen2.5", words).convert_tokens_to_ids(ENDS)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
     return folder
