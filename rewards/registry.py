@@ -28,8 +28,8 @@ Counts = Mapping[str, tuple[float, float]]  # a number, and what it is divided b
 class BuiltIn:
     """All that the program knows of a built-in reward before it is built: to add one is to write its file and this.
 
-    where: module:function. The function is `build...`, which makes the reward from its name and the configuration's
-    keys, or itself grades a completion. The module is imported when a run uses it.
+    where: module:function. The function makes the reward from its name and the configuration's keys; if it `grades`,
+    it grades a completion itself. The module is imported when a run uses it.
     about: what it pays. needs: columns without which it cannot work.
     prompt: the system prompt that asks for what it grades; a configuration without one gets it.
     asks_judge: it grades answers in words, so it needs a judge. checks_facts: it needs a knowledge base, a decomposer
@@ -48,6 +48,7 @@ class BuiltIn:
     pays_refusals: bool = False
     with_format: bool = False
     is_price: bool = False
+    grades: bool = False
 
 
 def _outcome(about: str, prompt: str = BLOCKS, pays_refusals: bool = True) -> BuiltIn:
@@ -70,12 +71,16 @@ def _knowrl(about: str, pays_refusals: bool = True) -> BuiltIn:
 ANSWER = ("answer",)
 BUILT_IN = {
     "format": BuiltIn("rewards.format:build", "1 for a think block and an answer block, else -1"),
-    "tag_count": BuiltIn("rewards.format:count_tags", "0.25 for each of the four tags that occurs once (open-r1)"),
-    "exact": BuiltIn("rewards.exact:grade", "1 if the answer equals the truth after normalisation, else 0", ANSWER),
+    "tag_count": BuiltIn(
+        "rewards.format:count_tags", "0.25 for each of the four tags that occurs once (open-r1)", grades=True
+    ),
+    "exact": BuiltIn("rewards.exact:grade", "1 if the normalised answer is the truth, else 0", ANSWER, grades=True),
     "math": BuiltIn("rewards.boxed:build", "math_reward_correct, _wrong or _no_answer, by the last box", ANSWER),
-    "choice": BuiltIn("rewards.choice:grade", "1 if the letter of the right choice is named, else 0", ANSWER),
+    "choice": BuiltIn(
+        "rewards.choice:grade", "1 if the letter of the right choice is named, else 0", ANSWER, grades=True
+    ),
     "tool_cost": BuiltIn(
-        "rewards.own_words:cost", "-1 for each call of a tool: its weight is the price", is_price=True
+        "rewards.own_words:cost", "-1 for each call of a tool: its weight is the price", is_price=True, grades=True
     ),
     "soft_overlong_punishment": BuiltIn(
         "rewards.overlong:build", "0, down to -1 at the length limit (2503.14476)", is_price=True
@@ -166,7 +171,7 @@ def _build(name: str, options: Options, objects: Functions) -> Reward:
         known = BUILT_IN[name]
         module_name, _, function_name = known.where.partition(":")
         function = getattr(importlib.import_module(module_name), function_name)
-        made = function(name, options) if function_name.startswith("build") else Reward(name, function)
+        made = Reward(name, function) if known.grades else function(name, options)
         return replace(made, needs=known.needs, checks_every_answer=known.checks_every_answer)
     if name == options.get("environment"):
         return importlib.import_module("rewards.environment").build(name, options, objects)

@@ -215,7 +215,7 @@ def test_the_formatter_has_nothing_to_do():
 
 
 def test_the_types_fit():
-    """Of the textbook, the engine, and the policy: .mypy.ini."""
+    """Of the textbook, the engine, the keys, and the policy: .mypy.ini."""
     pytest.importorskip("mypy")
     done = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
@@ -272,7 +272,7 @@ def test_functions_keep_their_size():
 BUDGETS = {
     "grpo/algorithm": 10_850,
     "grpo/minimal.py": 2_500,
-    "grpo/engine": 41_750,
+    "grpo/engine": 42_250,
     "kernels": 14_250,
     "grpo": 19_500,
     "grpo/config": 9_500,

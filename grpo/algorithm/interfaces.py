@@ -1,7 +1,7 @@
 """What a step needs from outside, by what it calls: other processes, a model, memory, a sampler, a scorer."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from torch import Tensor
 
@@ -37,7 +37,13 @@ class Logprobs(Protocol):
     """How log-probs are computed: `batch_logprobs` of logprobs.py, which knows the engine."""
 
     def __call__(
-        self, model: Any, batch: PackedTokens, mode: Mode, temperature: float, chunk: int, trains_entropy: bool = False
+        self,
+        model: Model,
+        batch: PackedTokens,
+        mode: Mode,
+        temperature: float,
+        chunk: int,
+        trains_entropy: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Compute log-prob and entropy of every trained token of a micro-batch, [C] each (Eq. 3)."""
 
@@ -68,7 +74,7 @@ class Sampler(Protocol):
         self,
         prompts: Sequence[Sequence[int]],
         num_generations: int,
-        params: Any,
+        params: object,
         seeds: Sequence[int],
         on_finish: Callable[[int, Completion], None],
     ) -> object:

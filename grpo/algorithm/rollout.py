@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from grpo.algorithm import variants
 from grpo.algorithm.interfaces import Peers, Sampler, Scorer
@@ -46,7 +45,7 @@ class Rollout:
     prompts: Sequence[Prompt]
     order: Order
     sampler: Sampler
-    sampling: Any
+    sampling: object
     decode: Callable[[Sequence[int]], str]
     scorer: Scorer
     ranks: Peers

@@ -21,9 +21,11 @@ def meanings(kind: type) -> dict[str, str]:
     """Return what each key of a stage means: the text under its declaration."""
     texts = {}
     for group in kind.__mro__[1:-1]:
-        for declaration, text in pairwise(ast.parse(inspect.getsource(group)).body[0].body):
-            if isinstance(declaration, ast.AnnAssign):
-                texts[declaration.target.id] = " ".join(text.value.value.split())
+        (declared,) = ast.parse(inspect.getsource(group)).body
+        assert isinstance(declared, ast.ClassDef)
+        for declaration, text in pairwise(declared.body):
+            if isinstance(declaration, ast.AnnAssign) and isinstance(text, ast.Expr):
+                texts[ast.unparse(declaration.target)] = " ".join(ast.literal_eval(text.value).split())
     return texts
 
 
@@ -34,9 +36,9 @@ def describe_keys(kind: type) -> str:
     for group in kind.__mro__[1:-1]:
         title = group.__name__.removesuffix("Keys").lower()
         groups[title] = [key.name for key in fields(group) if key.name not in first]
-    texts = []
+    declared, texts = {key.name: key for key in fields(kind)}, []
     for title, names in groups.items():
-        lines = [_describe(kind.__dataclass_fields__[name], meanings(kind)[name]) for name in names]
+        lines = [_describe(declared[name], meanings(kind)[name]) for name in names]
         texts.append("\n".join([f"{title}:", *lines]))
     return "\n\n".join(texts) + "\n"
 

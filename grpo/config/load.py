@@ -147,7 +147,7 @@ def examine_config(
 
 def _as_batch(config: TrainConfig) -> TrainConfig:
     """Replace questions_per_step by the batch of a replica; keep it if the replicas cannot share it equally."""
-    share, rest = divmod(config.questions_per_step, replicas_of(config))
+    share, rest = divmod(config.questions_per_step or 0, replicas_of(config))
     if rest:
         return config
     completions = share * config.num_generations

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from typing import Any
 
-from grpo.config.options import ENVIRONMENT, SEARCH, WITH_KNOWLEDGE, SftConfig, TrainConfig
+from grpo.config.options import ENVIRONMENT, SEARCH, WITH_KNOWLEDGE, AnyConfig, SftConfig, TrainConfig
 from grpo.config.values import Values
 from grpo.data.benchmarks import STEP_BY_STEP
 from rewards.own import tag_of
@@ -255,7 +255,7 @@ NO_REWARD = (
 )
 
 
-def supply(values: Values, names: Set[str], kind: type) -> Iterator[str]:
+def supply(values: Values, names: Set[str], kind: type[AnyConfig]) -> Iterator[str]:
     """Set the keys that a configuration leaves out or null, and that its other keys or the environment decide.
 
     Yields a notice for each. All of them are written to config.resolved.yaml, so that a run means the same in another

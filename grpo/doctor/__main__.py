@@ -121,7 +121,11 @@ def main(argv: list[str]) -> int:
         print(redact(json.dumps([asdict(finding) for finding in findings])))
     elif all(finding.ok is not False for finding in findings):
         command = "grpo.sft" if isinstance(config, SftConfig) else "grpo.train"
-        say_next("the config is ready", [command, *rest], [command, "--help"])
+        say_next(
+            "the config is ready",
+            [command, *rest],
+            [command, "--help"],
+        )
     return next((finding.exit_code for finding in findings if finding.ok is False), 0)
 
 
