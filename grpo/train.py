@@ -30,6 +30,7 @@ from grpo.engine.attention import choice
 from grpo.engine.device import kernel_choice
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model import memory
+from grpo.engine.sampling.check import router_changes
 from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.best import Best
 from grpo.evaluation.held_out import Evaluation, Measurement
@@ -121,6 +122,7 @@ class GrpoTrainer(Trainer):
             **learned.meter.result(self.replicas),
             **scorer.take_metrics(),
         }
+        metrics |= router_changes(self.model, groups[0])
         if self.tools:
             metrics |= tool_metrics(groups)
         if self.config.credit == "sentence":

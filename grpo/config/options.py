@@ -99,7 +99,7 @@ class LoraKeys:
     the file has them so. int8: in 8 bits, with a scale per row, half the memory of bfloat16. nf4: in 4 bits (QLoRA),
     with a scale per 64 numbers, 28 % of it. What the run saves belongs to the weights of the file."""
     lora_target_modules: tuple[str, ...] | None = key(None)
-    """Projections that get an adapter, such as [q_proj, v_proj]. Unset: all seven."""
+    """Projections that get an adapter, such as [q_proj, v_proj]. Unset: all."""
 
 
 @dataclass(frozen=True)

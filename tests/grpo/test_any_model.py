@@ -33,15 +33,16 @@ from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.doctor.__main__ import main as doctor
 from grpo.engine.attention.choice import packed_attention
+from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.attention.special import Special
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.quantised import FORMATS
-from grpo.engine.model import decoder
+from grpo.engine.model import decoder, transformers_model
 from grpo.engine.model.adapter import save_adapter, trained_adapter
 from grpo.engine.model.build import Build, LoraSpec
 from grpo.engine.model.weights import load_decoder
 from grpo.engine.parallel.shard import Shard
-from grpo.engine.sampling.check import check_model
+from grpo.engine.sampling.check import check_model, router_changes
 from grpo.engine.sampling.sampler import Sampler
 from grpo.export import export
 from grpo.policy import load_for_inference
@@ -318,6 +319,11 @@ def test_routers_and_experts_stay_frozen(tmp_path, family):
     whole_model = load_decoder(tmp_path, build(torch.float32, rank=0))
     frozen = {name for name, weight in whole_model.others.items() if weight.master is None}
     assert frozen and all("mlp" in name or "block_sparse_moe" in name for name in frozen)
+    assert router_changes(adapted, GROUPS[0]) == {"router_changed_frac": 0.0} and len(adapted.routers) == 4
+    with pytest.MonkeyPatch.context() as patch:  # as if decoding attended to something else
+        patch.setattr(transformers_model.special, "decode", lambda attention, layer, q, *_: 10 * torch.randn_like(q))
+        patch.setattr(DecodeAttention, "__call__", transformers_model.special.decode)
+        assert router_changes(adapted, GROUPS[0])["router_changed_frac"] > 0
     assert whole_model.head().requires_grad
 
 

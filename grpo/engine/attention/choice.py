@@ -64,7 +64,8 @@ def describe(model: "Decoder") -> str:
     heads = Heads.of(model)
     decode = {name: decode_problem(name, heads) for name in DECODE_KERNELS}
     packed = {"FlashAttention": flash_problem(heads), "sdpa": ""}
-    return f"decode attention {_in_words(decode)}; packed attention {_in_words(packed)}"
+    graphs = "" if model.can_be_captured else "; no CUDA graphs, since its modules wait for the host"
+    return f"decode attention {_in_words(decode)}; packed attention {_in_words(packed)}{graphs}"
 
 
 def _in_words(problems: Mapping[str, str]) -> str:

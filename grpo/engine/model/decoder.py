@@ -179,10 +179,12 @@ class Decoder(nn.Module):
     `weights.load_decoder` builds one from a checkpoint.
     recompute: which activations are computed again in the backward pass instead of being kept: "none", "mlp" or "all".
     config: of the checkpoint. shape: of what this process computes, which may be a part of that (parallel/).
+    can_be_captured: its decode steps as CUDA graphs.
     special: how the layer that is being computed scores its keys, if that is not always plain (attention/special.py).
     """
 
     special: "Special | None" = None
+    can_be_captured = True
 
     def __init__(self, config: ModelConfig, build: Build):
         super().__init__()

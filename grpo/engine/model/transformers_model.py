@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 OURS = "grpo"  # the name of our attention in transformers
-SPARSE = ("experts", "router", "gate")  # modules of a layer of experts; all that is in this layer stays frozen
+ROUTERS = ("router", "gate")
+SPARSE = ("experts", *ROUTERS)  # modules of a layer of experts; all that is in this layer stays frozen
 MEASURED = 128  # tokens of the pass that measures activations
 NARROW = 8  # tokens of a window in the check
 PROMPT = 16  # tokens of its prompt
@@ -135,12 +136,13 @@ class TransformersModel(Decoder):
         if is_tied := head.weight is embedding.weight:
             del head.weight
         self.output_bias = None if getattr(head, "bias", None) is None else head.bias.detach()
+        frozen = tuple(sparse_layers(net))
+        self.routers = [module for name, module in net.named_modules() if name.rpartition(".")[2] in ROUTERS]
         self.found: dict[str, Projection] = {}
         for name, layer in linears.items():
             where, _, part = name.rpartition(".")
             self.found[name] = Projection(layer, part, for_layer(build, layer_number(name)), self.now)
             setattr(net.get_submodule(where), part, self.found[name])
-        frozen = tuple(sparse_layers(net))
         self.others: dict[str, Weight] = {}
         for name in names:
             where, _, last = name.rpartition(".")
@@ -187,6 +189,23 @@ class TransformersModel(Decoder):
             return forward(*inputs, **named)
 
         return checkpoint(again, *inputs, use_reentrant=False, preserve_rng_state=False, **named)
+
+    @contextmanager
+    def recording_routers(self) -> Iterator[list[Tensor]]:
+        """Yield a list to which each router adds the experts that it chooses for each token."""
+        chosen: list[Tensor] = []
+
+        def record(_: nn.Module, __: Any, outputs: Any) -> None:
+            tensors = outputs if isinstance(outputs, tuple) else (outputs,)
+            of_tokens = next((x for x in tensors if not x.is_floating_point()), tensors[0].argmax(-1, keepdim=True))
+            chosen.append(of_tokens.sort(dim=-1).values)
+
+        hooks = [router.register_forward_hook(record) for router in self.routers]
+        try:
+            yield chosen
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def output(self) -> Weight:
         return self.head_weight

@@ -109,7 +109,7 @@ class Sampler:
         self.on_cuda = torch.device(model.build.device).type == "cuda"
         self.prefill_tokens = 16384  # prompt tokens per prefill pass
         self.check_every = 16 if self.on_cuda else 1  # decode steps between two checks for ended sequences
-        self.uses_graphs = self.on_cuda  # then slots are kept from one call to the next
+        self.uses_graphs = self.on_cuda and model.can_be_captured  # then slots are kept from one call to the next
         self.graphs: DecodeGraphs | None = None
         self.before_decoding = before_decoding
 

@@ -55,6 +55,8 @@ GLOSSARY = {
     "without a trained token",
     "sampler/logp_diff_mean": "mean |log-prob in sampling - log-prob in training| per trained token: rounding, nats",
     "sampler/logp_diff_max": "largest such difference, nats",
+    "router_changed_frac": "share of choices of experts that differ between decoding and training, of 64 tokens of a "
+    "completion (models with experts); rounding",
     "sampling/kept_frac": "share of generated groups that were trained on (dynamic_sampling)",
     "step_time": "seconds of the step",
     "time/generate": "seconds of sampling",
