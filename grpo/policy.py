@@ -261,8 +261,8 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         if device.type != "cuda":
             return torch.float32
-        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-        return torch.bfloat16 if has_bf16 else torch.float16  # a T4 (sm_75) has float16 alone
+        is_old = torch.cuda.is_available() and not torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.float16 if is_old else torch.bfloat16  # a T4 (sm_75) has float16 alone
     return DTYPES[name]
 
 

@@ -131,6 +131,7 @@ def test_a_card_before_sm_80_has_torchs_operations_and_float16(monkeypatch):
     monkeypatch.setitem(sys.modules, "grpo.kernels.rms_norm", SimpleNamespace(rms_norm=lambda *_: (normed, None)))
     monkeypatch.setattr(kernel_choice, "_waves", lambda *shape, device: torch.ones(shape))
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (7, 5))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation: False)
     assert "sm_75" in kernel_choice.triton_problem.__wrapped__()
     assert choose_dtype("auto", torch.device("cuda")) == torch.float16
