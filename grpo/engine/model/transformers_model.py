@@ -224,7 +224,9 @@ class TransformersModel(Decoder):
 
         def record(_: nn.Module, __: Any, outputs: Any) -> None:
             tensors = outputs if isinstance(outputs, tuple) else (outputs,)
-            of_tokens = next((x for x in tensors if not x.is_floating_point()), tensors[0].argmax(-1, keepdim=True))
+            numbers = [x for x in tensors if not x.is_floating_point()]
+            likeliest = tensors[0].argmax(-1, keepdim=True)
+            of_tokens = numbers[0] if numbers else likeliest
             chosen.append(of_tokens.sort(dim=-1).values)
 
         hooks = [router.register_forward_hook(record) for router in self.routers]
@@ -340,11 +342,20 @@ def skeleton(config: ModelConfig, dtype: torch.dtype) -> "PreTrainedModel":
 
 def read_net(folder: Path, dtype: torch.dtype, device: torch.device | str) -> tuple["PreTrainedModel", list[str]]:
     """Load a checkpoint; return the model, and what its files do not have, or have and should not."""
-    how = {"dtype": dtype, "attn_implementation": OURS, "use_safetensors": True, "local_files_only": True}
-    if dtype == torch.float64:  # the kernels of experts have none
-        how["experts_implementation"] = "eager"
-    net, info = _auto().from_pretrained(folder, output_loading_info=True, **how)
-    problems = [f"{kind.removesuffix('_keys')} {name}" for kind in info for name in sorted(map(str, info[kind]))]
+    experts = {"experts_implementation": "eager"} if dtype == torch.float64 else {}  # their kernels have no float64
+    net, info = _auto().from_pretrained(
+        folder,
+        dtype=dtype,
+        attn_implementation=OURS,
+        use_safetensors=True,
+        local_files_only=True,
+        output_loading_info=True,
+        **experts,
+    )
+    problems = []
+    for kind, names in info.items():
+        what = kind.removesuffix("_keys")
+        problems += [f"{what} {name}" for name in sorted(map(str, names))]
     for name, tensor in net.state_dict().items():
         if not torch.isfinite(tensor).all():
             problems.append(f"{name} holds numbers that are not finite in {dtype}")
@@ -369,12 +380,14 @@ def linears_of(net: "PreTrainedModel", num_layers: int) -> dict[str, Any]:
     """Return the linear layers that can have adapters, by their names: those of the layers, outside of experts."""
     from transformers.pytorch_utils import Conv1D
 
-    inside, sparse = set(layers_of(net, num_layers).modules()), tuple(sparse_layers(net))
-    return {
-        name: module
-        for name, module in net.named_modules()
-        if type(module) in (nn.Linear, Conv1D) and module in inside and not name.startswith(sparse)
-    }
+    inside = set(layers_of(net, num_layers).modules())
+    sparse = tuple(sparse_layers(net))
+    found = {}
+    for name, module in net.named_modules():
+        is_linear = type(module) in (nn.Linear, Conv1D)
+        if is_linear and module in inside and not name.startswith(sparse):
+            found[name] = module
+    return found
 
 
 # --- what it is checked against --------------------------------------------------------------------------------------
@@ -383,31 +396,37 @@ def linears_of(net: "PreTrainedModel", num_layers: int) -> dict[str, Any]:
 def probe(vocab_size: int) -> Tensor:
     """Return two sequences that begin with the same PROMPT tokens, 64 different ones in all, [2, S]."""
     id_T = 7919 * torch.arange(64) % vocab_size
-    first_S, rest = id_T[:40], id_T[40:]
-    return torch.stack([first_S, torch.cat([first_S[:PROMPT], rest])])
+    first_S = id_T[:40]
+    second_S = torch.cat([id_T[:PROMPT], id_T[40:]])
+    return torch.stack([first_S, second_S])
 
 
 def probe_logps(logits_CV: Tensor) -> Tensor:
     """Return the log-probs of the tokens of `probe` after its prompt, given the logits that predict them."""
-    target_C = probe(logits_CV.shape[1])[:, PROMPT:].flatten().to(logits_CV.device)
+    target_C = probe(logits_CV.shape[1])[:, PROMPT:].flatten()
+    target_C = target_C.to(logits_CV.device)
     exact_CV = logits_CV.to(master_dtype(logits_CV.dtype))
-    return exact_CV.log_softmax(-1).gather(1, target_C[:, None])[:, 0]
+    logp_CV = exact_CV.log_softmax(-1)
+    return logp_CV.gather(1, target_C[:, None])[:, 0]
 
 
 @torch.no_grad()
 def probed_by_transformers(net: "PreTrainedModel", config: ModelConfig, device: torch.device | str) -> Tensor:
     """Return transformers' own `probe_logps`."""
+    row_2S = probe(config.vocab_size).to(device)
     net.set_attn_implementation("eager")
     with narrow(net):
-        logits_2SV = net(input_ids=probe(config.vocab_size).to(device), use_cache=False).logits
+        logits_2SV = net(input_ids=row_2S, use_cache=False).logits
     net.set_attn_implementation(OURS)
-    return probe_logps(logits_2SV[:, PROMPT - 1 : -1].flatten(0, 1))
+    predicting_2SV = logits_2SV[:, PROMPT - 1 : -1]
+    return probe_logps(predicting_2SV.flatten(0, 1))
 
 
 @contextmanager
 def narrow(net: "PreTrainedModel") -> Iterator[None]:
     """Make all windows narrow, so that a few tokens show what they do."""
-    owners = [one for one in (net.config.get_text_config(), *net.modules()) if getattr(one, "sliding_window", None)]
+    candidates = [net.config.get_text_config(), *net.modules()]
+    owners = [one for one in candidates if getattr(one, "sliding_window", None)]
     usual = [one.sliding_window for one in owners]
     for one in owners:
         one.sliding_window = min(NARROW, one.sliding_window)
