@@ -86,14 +86,16 @@ def test_a_killed_knowledge_build_leaves_the_old_file_or_the_whole_new_one(proce
     out = tmp_path / "out.db"
     documents = [{"title": f"Title {n}", "text": f"Text number {n}."} for n in range(100)]
     source = write_rows(tmp_path / "source.jsonl", documents)
-    out.write_bytes(b"old")
+    earlier = write_rows(tmp_path / "earlier.jsonl", documents[:2])
+    processes.start("knowledge.build", earlier, out).ends(0)
+    old = out.read_bytes()
     processes.start("knowledge.build", source, out, FAILPOINT=place).ends(-SIGKILL)
     if place.startswith("build-renamed"):
         with KnowledgeBase(out) as base:
             assert base.lookup("Title 99").how == "exact"
     else:
-        assert out.read_bytes() == b"old"
-    (left,) = {*tmp_path.iterdir()} - {out, source}  # a folder that says what it is
+        assert out.read_bytes() == old
+    (left,) = {*tmp_path.iterdir()} - {out, source, earlier}  # a folder that says what it is
     assert left.name.startswith("out.db.unfinished-")
     processes.start("knowledge.build", source, out).ends(0)
     with KnowledgeBase(out) as base:
