@@ -159,7 +159,7 @@ def test_a_config_of_stage_1_alone(stage1, examine):
     text = seen.text
     assert seen.code == 0 and "(stage 1)" in text["config"]
     assert list(text) == [
-        *("config", "machine", "output", "trackers", "model", "tokenizer", "weights", "data", "prompt", "memory"),
+        *("config", "machine", "output", "trackers", "model", "tokenizer", "data", "prompt", "memory", "weights"),
         *("sample", "steps", "time"),
     ]
     assert "s a step: training" in text["time"]
