@@ -10,13 +10,12 @@ none, in whatever way it spells one; none is a special token.
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from grpo.algorithm.schema import Call, Completion
 from grpo.base.errors import PREFLIGHT, UserError
-from grpo.base.text import MAX_CHARACTER_BYTES
 from grpo.data.prompts import ChatEncoder
 from rewards.own_words import RESULT
 
@@ -44,11 +43,30 @@ class Request:
     error: str = ""
 
 
-class ToolProtocol:
-    """Finds the calls of the tools with these names, and adds their results, of at most `max_tokens` tokens each.
+class Protocol:
+    """What both protocols share. max_tokens: of a result.
 
-    max_calls: in a completion. Further ones are text, and so is a call whose result would not fit.
+    max_calls: in a completion, or turns that are answered. Further ones are text, and so is a call whose result would
+    not fit.
     """
+
+    def __init__(self, encoder: ChatEncoder, max_calls: int, max_tokens: int):
+        self.encoder = encoder
+        self.max_calls = max_calls
+        self.max_tokens = max_tokens
+        self.max_chars = CHARS_PER_TOKEN * max_tokens
+
+    def kept(self, spelled: Sequence[int], room: int, dropped: Container[int]) -> list[int]:
+        """Return the tokens of a result without those that are dropped, `room` at most, up to a whole character."""
+        kept = [token for token in spelled if token not in dropped]
+        kept = kept[:room]
+        while kept and self.encoder.decode(kept).endswith(INCOMPLETE):
+            kept.pop()
+        return kept
+
+
+class ToolProtocol(Protocol):
+    """Finds the calls of the tools with these names, and adds their results."""
 
     is_typed = False  # a tool that raises ends its completion
 
@@ -59,8 +77,7 @@ class ToolProtocol:
             if tag in special or tag.replace("<", "</") in special:
                 what = f"the tag {tag} is a special token of this tokenizer"
                 raise UserError(what, "what a model says holds none of these", "give the tool another name", PREFLIGHT)
-        self.encoder, self.max_calls, self.max_tokens = encoder, max_calls, max_tokens
-        self.max_chars = CHARS_PER_TOKEN * max_tokens
+        super().__init__(encoder, max_calls, max_tokens)
         self.call = call_pattern(names)
         self.shown = f"<{names[0]}>a text</{names[0]}>{OPEN}what it gives{CLOSE}"  # as the model sees it
         self.answered = re.compile(rf"{self.call.pattern}(){OPEN}(.*?){CLOSE}", re.DOTALL)
@@ -100,11 +117,7 @@ class ToolProtocol:
     def block(self, result: str, room: int) -> list[int]:
         """Return the tokens of a result within its tags."""
         spelled = self.encoder.spelled(as_data(result[: self.max_chars]))
-        body = [token for token in spelled if token not in self.brackets]
-        body = body[:room]
-        for _ in range(MAX_CHARACTER_BYTES):
-            if body and self.encoder.decode(body).endswith(INCOMPLETE):
-                body.pop()
+        body = self.kept(spelled, room, self.brackets)
         return [*self.open_ids, *body, *self.close_ids]
 
     def written(self, text: str, before: str = "") -> tuple[list[int], list[Call]]:

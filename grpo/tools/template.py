@@ -8,8 +8,7 @@ the result. The conversation is made up, so nothing that a template does to earl
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from types import NoneType
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from grpo.algorithm.schema import Completion
@@ -17,7 +16,8 @@ from grpo.base.errors import PREFLIGHT, UserError, reason
 from grpo.base.text import encodable
 from grpo.data.messages import Message
 from grpo.data.prompts import ChatEncoder, render
-from grpo.tools.protocol import CHARS_PER_TOKEN, INCOMPLETE, Request
+from grpo.tools.arguments import problem_with
+from grpo.tools.protocol import Protocol, Request
 from rewards.own_words import STEP
 
 UNKNOWN = "unknown"  # the tool of a call that names none
@@ -29,25 +29,21 @@ FAMILIES = {
     "[TOOL_CALLS]": r"\[TOOL_CALLS\](.*)",  # Mistral
     '"parameters"': r'\A\s*(?:<\|python_tag\|>)?\s*(\{[^{}]*"name".*)',  # Llama 3
 }
-KINDS: Mapping[str, Any] = {
-    "string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict,
-    "null": NoneType,
-}  # fmt: skip
 
 
-class TemplateProtocol:
+class TemplateProtocol(Protocol):
     """Finds the calls of the tools that an encoder describes, and renders their results.
 
-    max_rounds: turns of a completion that are answered. max_tokens: of a result. has_steps: turns without a call are
-    answered, too. UserError (exit 2) if the chat template writes no calls that can be read.
+    has_steps: turns without a call are answered, too. UserError (exit 3) if the chat template writes no calls that can
+    be read.
     """
 
     is_typed = True  # a tool that raises answers with the error
     ends: tuple[int, ...] = ()  # a call ends the turn
 
-    def __init__(self, encoder: ChatEncoder, max_rounds: int, max_tokens: int, has_steps: bool = False):
-        self.encoder, self.max_rounds, self.max_tokens, self.has_steps = encoder, max_rounds, max_tokens, has_steps
-        self.max_chars = CHARS_PER_TOKEN * max_tokens
+    def __init__(self, encoder: ChatEncoder, max_calls: int, max_tokens: int, has_steps: bool = False):
+        super().__init__(encoder, max_calls, max_tokens)
+        self.has_steps = has_steps
         self.schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in encoder.tools}
         tokenizer, name = encoder.tokenizer, next(iter(self.schemas), STEP)
         user: Message = {"role": "user", "content": "x"}
@@ -89,7 +85,7 @@ class TemplateProtocol:
     def find(self, completion: Completion, limit: int) -> list[Request]:
         """Return the calls of the turn that a completion has just ended; [] if it made none. limit: of its tokens."""
         calls, length = completion.calls, len(completion.ids)
-        if completion.finish_reason != "stop" or sum(call.start < call.end for call in calls) >= self.max_rounds:
+        if completion.finish_reason != "stop" or sum(call.start < call.end for call in calls) >= self.max_calls:
             return []
         own = completion.ids[calls[-1].end if calls else 0 : -1]
         text = self.encoder.tokenizer.decode(own)
@@ -142,9 +138,9 @@ class TemplateProtocol:
                 arguments = reason(error)
         if name not in self.schemas:
             return UNKNOWN, None, f"Error: there is no tool {name}; there are {', '.join(self.schemas)}"
-        problem = problem_with(arguments, self.schemas[name])
+        problem = problem_with(name, arguments, self.schemas[name])
         if problem:
-            return name, None, f"Error: {name}: {problem}"
+            return name, None, f"Error: {problem}"
         return name, arguments, ""
 
     def _place(self, ids: Sequence[int], own: Sequence[int], start: int) -> int:
@@ -195,52 +191,12 @@ class TemplateProtocol:
         text = "".join(char if char.isprintable() or char in "\n\t" else " " for char in text)
         while True:
             ids = self.encoder.spelled(text)
-            kept = [token for token in ids if token not in self.encoder.forbidden][:num_tokens]
+            kept = self.kept(ids, num_tokens, self.encoder.forbidden)
             if kept == ids:
                 return text
-            text = self.encoder.decode(kept).rstrip(INCOMPLETE)
+            text = self.encoder.decode(kept)
 
 
 def _unusable(why: str) -> UserError:
     fix = "set tool_format: tags; or chat_template to a Jinja file that writes calls as one of the known families does"
     return UserError("the chat template cannot be used for tools", why, fix, PREFLIGHT)
-
-
-def problem_with(arguments: Any, schema: Mapping[str, Any]) -> str:
-    """Return why arguments do not fit the description of a tool's parameters; "" if they do.
-
-    >>> problem_with({"a": "x"}, {"properties": {"a": {"type": "integer"}, "b": {}}, "required": ["a", "b"]})
-    'b is missing'
-    """
-    if not isinstance(arguments, dict):
-        return f"the arguments are no object: {arguments}"
-    properties = schema.get("properties", {})
-    for name in schema.get("required", ()):
-        if name not in arguments:
-            return f"{name} is missing"
-    for name, value in arguments.items():
-        if name not in properties:
-            return f"it takes no {name}"
-        if not fits(value, properties[name]):
-            shown = json.dumps({key: part for key, part in properties[name].items() if key != "description"})
-            return f"{name} is {json.dumps(value, ensure_ascii=False)}, and must be {shown}"
-    return ""
-
-
-def fits(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Return whether a value has the type that a schema of transformers' `get_json_schema` describes."""
-    if value is None and schema.get("nullable"):
-        return True
-    kinds = schema.get("type", [])
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    is_bool = isinstance(value, bool)
-    if kinds and not any(isinstance(value, KINDS[kind]) and is_bool <= (kind == "boolean") for kind in kinds):
-        return False
-    if "enum" in schema and value not in schema["enum"]:
-        return False
-    if "anyOf" in schema and not any(fits(value, one) for one in schema["anyOf"]):
-        return False
-    if isinstance(value, list):
-        return all(fits(item, schema.get("items", {})) for item in value)
-    of_values = schema.get("additionalProperties", {})
-    return not isinstance(value, dict) or all(fits(item, of_values) for item in value.values())
