@@ -72,7 +72,8 @@ class ToolProtocol(Protocol):
 
     def __init__(self, names: Sequence[str], encoder: ChatEncoder, max_calls: int, max_tokens: int):
         """UserError (exit 3) if a tag is a special token, of which nothing is left in the text of a completion."""
-        special = {token.content for token in encoder.tokenizer.added_tokens_decoder.values() if token.special}
+        added = encoder.tokenizer.added_tokens_decoder.values()
+        special = {token.content for token in added if token.special}
         for tag in (f"<{name}>" for name in names):
             if tag in special or tag.replace("<", "</") in special:
                 what = f"the tag {tag} is a special token of this tokenizer"
@@ -108,7 +109,8 @@ class ToolProtocol(Protocol):
         from_call = found.string[found.start() :]
         place = len(text) - len(from_call)
         query = found[2].strip()
-        return [Request(found[1], query, length, place, min(room, self.max_tokens))]
+        room = min(room, self.max_tokens)
+        return [Request(found[1], query, length, place, room)]
 
     def _search(self, ids: Sequence[int]) -> re.Match | None:
         """Return the first call in the text of these tokens."""
@@ -116,7 +118,8 @@ class ToolProtocol(Protocol):
 
     def block(self, result: str, room: int) -> list[int]:
         """Return the tokens of a result within its tags."""
-        spelled = self.encoder.spelled(as_data(result[: self.max_chars]))
+        data = as_data(result[: self.max_chars])
+        spelled = self.encoder.spelled(data)
         body = self.kept(spelled, room, self.brackets)
         return [*self.open_ids, *body, *self.close_ids]
 
@@ -130,10 +133,13 @@ class ToolProtocol(Protocol):
         calls = []
         done = 0  # characters
         for found in self.answered.finditer(text):
-            tool, query, end_of_call, result = found[1], found[2], found.end(3), found[4]
+            tool, query, _, result = found.groups()
+            end_of_call = found.end(3)
             ids += self.encoder.after(before, text[done:end_of_call])
             before = CLOSE
-            start, place = len(ids), len(self.encoder.decode(ids)) - (end_of_call - found.start())
+            start = len(ids)
+            length = end_of_call - found.start()
+            place = len(self.encoder.decode(ids)) - length
             ids += self.block(result, self.max_tokens)
             span = place, len(self.encoder.decode(ids))
             calls.append(Call(tool, query, result, start, len(ids), span))
@@ -141,10 +147,16 @@ class ToolProtocol(Protocol):
         rest = self.encoder.after(before, text[done:])
         return [*ids, *rest, self.encoder.answer_end()], calls
 
-    def given(self, requests: Sequence[Request], results: Sequence[str]) -> tuple[list[int], list[str]]:
+    def given(
+        self,
+        requests: Sequence[Request],
+        results: Sequence[str],
+    ) -> tuple[list[int], list[str]]:
         """Return the tokens of the result of a call, and what they say."""
         ids = self.block(results[0], requests[0].room)
-        return ids, [self.encoder.decode(ids).removeprefix(OPEN).removesuffix(CLOSE)]
+        text = self.encoder.decode(ids)
+        said = text.removeprefix(OPEN).removesuffix(CLOSE)
+        return ids, [said]
 
 
 def call_pattern(names: Sequence[str]) -> re.Pattern:
@@ -160,9 +172,14 @@ def as_data(text: str) -> str:
     'a ‹b› [0m'
     """
     unified = unicodedata.normalize("NFKC", text)
-    plain = "".join(char if char.isprintable() else " " for char in unified)
+    plain = printable(unified)
     words = plain.translate(_BRACKETS).split()
     return " ".join(words)
+
+
+def printable(text: str, also: str = "") -> str:
+    """Return a text with spaces for its control characters."""
+    return "".join(char if char.isprintable() or char in also else " " for char in text)
 
 
 def holding(tokenizer, char: str) -> list[int]:
