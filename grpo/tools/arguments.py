@@ -16,7 +16,7 @@ def checker() -> Any:
 
 
 def _unless_null(rule: Callable[..., Any]) -> Callable[..., Iterator]:
-    def checked(validator: Any, wanted: Any, value: Any, schema: Mapping[str, Any]) -> Iterator:
+    def checked(validator, wanted, value, schema):
         if value is not None or not schema.get("nullable"):
             yield from rule(validator, wanted, value, schema) or ()
 

@@ -30,7 +30,7 @@ class Environment:
 
     def __init__(self, factory: Callable[[], Any]):
         self.factory = factory
-        self.object: Any = None
+        self.object = None
         self.failure = ""
 
     @cached_property
@@ -77,7 +77,8 @@ def methods_of(name: str, factory: Any) -> dict[str, Any]:
         return _public(factory)
     sample = Environment(factory)
     try:
-        return _public(sample.line.ask(factory).result())
+        sample.object = sample.line.ask(factory).result()
+        return _public(sample.object)
     except Exception as error:
         what = f"the environment {name} cannot be made"
         raise UserError(what, describe_failure(error), "correct the function", CONFIG) from error

@@ -8,7 +8,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 from grpo.base.errors import CONFIG, UserError
 from grpo.config.options import SEARCH, TrainConfig
@@ -29,12 +29,12 @@ RESERVED = ("think", "answer", "confidence", RESULT)  # tags with a meaning of t
 NUM_PASSAGES = 3
 TEXTS = (inspect.Parameter.empty, str, "str", "typing.Any")
 FORM = "define it as f(query: str) -> str"
-Made = TypeVar("Made")
-NONE: Mapping[str, Function] = MappingProxyType({})
+Functions = Mapping[str, Function]
+NONE: Functions = MappingProxyType({})
 
 
 def protocol_of(
-    config: TrainConfig, tokenizer: Any, objects: Mapping[str, Function] = NONE
+    config: TrainConfig, tokenizer: Any, objects: Functions = NONE
 ) -> ToolProtocol | TemplateProtocol | None:
     """Return how the tools of a configuration are called; None if it has none.
 
@@ -61,7 +61,7 @@ def protocol_of(
 def build_tools(
     config: TrainConfig,
     protocol: ToolProtocol | TemplateProtocol | None,
-    objects: Mapping[str, Function] = NONE,
+    objects: Functions = NONE,
     peers: Peers | None = None,
 ) -> Tools | None:
     """Return the tools of a configuration; None if it has none. protocol, objects: of `protocol_of`.
@@ -75,7 +75,7 @@ def build_tools(
     return Tools(functions, protocol, config.tool_timeout_s, peers, factory, config.max_prompt_length)
 
 
-def check_tools(config: TrainConfig, objects: Mapping[str, Function] = NONE) -> None:
+def check_tools(config: TrainConfig, objects: Functions = NONE) -> None:
     """Find the tools of a configuration. UserError (exit 2 or 3) if one is not usable with any tokenizer."""
     described = _if_typed(config, lambda: _describe(config, objects))
     is_typed = described is not None
@@ -95,7 +95,7 @@ def system_prompt_of(config: TrainConfig, encoder: ChatEncoder) -> str | None:
     return prompt.removesuffix(about_tags).rstrip()
 
 
-def _if_typed(config: TrainConfig, make: Callable[[], Made]) -> Made | None:
+def _if_typed(config: TrainConfig, make: Callable[[], Any]) -> Any:
     """Make what calls by the chat template need; None if it is not asked for, and not possible or not meant."""
     is_asked = config.tool_format == "template" or config.environment
     if not is_asked and (config.tool_format == "tags" or SEARCH in config.tools):
@@ -108,12 +108,12 @@ def _if_typed(config: TrainConfig, make: Callable[[], Made]) -> Made | None:
         return None
 
 
-def _factory(config: TrainConfig, objects: Mapping[str, Function]) -> Any:
+def _factory(config: TrainConfig, objects: Functions) -> Any:
     name = config.environment
     return objects.get(name) or find_object(name, "environment")
 
 
-def _describe(config: TrainConfig, objects: Mapping[str, Function]) -> tuple[list[Tool], bool]:
+def _describe(config: TrainConfig, objects: Functions) -> tuple[list[Tool], bool]:
     """Return the descriptions of all tools, and whether an environment answers each turn.
 
     UserError (exit 2) names a tool that has none.
@@ -148,7 +148,7 @@ def _description(name: str, function: Any) -> Tool:
 
 
 def find_tools(
-    names: Sequence[str], options: Mapping, objects: Mapping[str, Function] = NONE, is_typed: bool = False
+    names: Sequence[str], options: Mapping, objects: Functions = NONE, is_typed: bool = False
 ) -> dict[str, Function]:
     """Return the tools of these names by their tags. options: the keys of the configuration."""
     found: dict[str, Function] = {}

@@ -49,12 +49,12 @@ class TemplateProtocol(Protocol):
         for tool in encoder.tools:
             function = tool["function"]
             self.schemas[function["name"]] = function["parameters"]
-        user: Message = {"role": "user", "content": "x"}
+        user = {"role": "user", "content": "x"}
         name = next(iter(self.schemas), STEP)
         function = {"name": name, "arguments": {"argument": CALL}}
         call = {"type": "function", "id": ID, "function": function}
-        calling: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
-        speaking: Message = {"role": "assistant", "content": CALL}
+        calling = {"role": "assistant", "content": "", "tool_calls": [call]}
+        speaking = {"role": "assistant", "content": CALL}
         self.called = [user, calling]
         self.spoken = [user, speaking]
         self.prefix = self._render([user])

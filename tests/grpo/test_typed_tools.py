@@ -27,7 +27,7 @@ from grpo.engine.device.draw import NO_CUT, SamplingParams
 from grpo.engine.device.ops import draw_tokens, exact_logits
 from grpo.engine.sampling.sampler import Sampler
 from grpo.tools.arguments import checker, problem_with
-from grpo.tools.environment import Environment
+from grpo.tools.environment import Environment, methods_of
 from grpo.tools.functions import build_tools, find_tools, protocol_of
 from grpo.tools.protocol import Request
 from grpo.tools.template import TemplateProtocol
@@ -527,10 +527,14 @@ def test_an_environment_without_a_use_is_refused(factory, why):
 
 def test_an_object_is_closed_though_it_hangs_no_longer():
     closed = threading.Event()
-    environment = Environment(type("E", (), {"close": lambda self: closed.set()}))
+    factory = type("E", (), {"close": lambda self: closed.set()})
+    environment = Environment(factory)
     environment.line.ask(lambda: environment.reset({}, 0)).result()
     environment.close()
     environment.close()
+    assert closed.wait(10)
+    closed.clear()
+    methods_of("x:make", lambda: factory())  # the sample of a function, too
     assert closed.wait(10)
 
 
