@@ -39,8 +39,8 @@ def protocol_of(
     """Return how the tools of a configuration are called; None if it has none.
 
     By the chat template, unless tool_format says otherwise, a tool has no description, or the template writes no calls.
-    The encoder of the protocol is that of the run's prompts. objects: what a program passes, by its names. UserError
-    (exit 2 or 3) if the configuration asks for the template, and it is not possible.
+    objects: what a program passes, by its names. UserError (exit 2 or 3) if the configuration asks for the template,
+    and it is not possible.
     """
     if not (config.tools or config.environment):
         return None
@@ -56,6 +56,12 @@ def protocol_of(
         return protocol
     tags = [tag_of(name) for name in config.tools]
     return ToolProtocol(tags, ChatEncoder(tokenizer), *limits)
+
+
+def encoder_of(config: TrainConfig, tokenizer: Any, objects: Functions = NONE) -> ChatEncoder:
+    """Return the encoder of a run's prompts, which describes the tools if they are called by the chat template."""
+    protocol = protocol_of(config, tokenizer, objects)
+    return protocol.encoder if protocol else ChatEncoder(tokenizer)
 
 
 def build_tools(
