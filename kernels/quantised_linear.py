@@ -27,7 +27,9 @@ def quantised_linear(
     if the codes are the levels. All rows must be contiguous, and may lie apart.
     Slow twin: kernels/reference.py `lora_linear` with `int8_rows` or `nf4_rows`.
     """
-    (T, _), (O, width), R = x_TX.shape, q_OX.shape, tail_OR.shape[1]
+    T = len(x_TX)
+    O, width = q_OX.shape
+    R = tail_OR.shape[1]
     I = width if levels is None else 2 * width
     block = 0 if levels is None else I // scale_OX.shape[1]
     y_TO = torch.empty(T, O, dtype=x_TX.dtype, device=x_TX.device)

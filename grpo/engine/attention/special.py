@@ -41,26 +41,43 @@ class Special:
         sees_NSX = distance_NSX >= 0
         if self.window is not None:
             sees_NSX &= distance_NSX < self.window
-        mask_N1SX = torch.zeros(sees_NSX.shape, dtype=q_NSHE.dtype, device=q_NSHE.device)
-        mask_N1SX = mask_N1SX.masked_fill_(~sees_NSX, float("-inf"))[:, None]
-        q_NHSE, k_NKXE, v_NKXE = (x.transpose(1, 2) for x in (q_NSHE, k_NXKE, v_NXKE))
+        mask_NSX = torch.zeros_like(distance_NSX, dtype=q_NSHE.dtype)
+        mask_NSX.masked_fill_(~sees_NSX, float("-inf"))
+        mask_N1SX = mask_NSX[:, None]
+        q_NHSE = q_NSHE.transpose(1, 2)
+        k_NKXE = k_NXKE.transpose(1, 2)
+        v_NKXE = v_NXKE.transpose(1, 2)
         if self.cap is None and self.sink_H is None:
             out_NHSE = F.scaled_dot_product_attention(
-                q_NHSE, k_NKXE, v_NKXE, mask_N1SX, scale=self.scale, enable_gqa=True
+                q_NHSE,
+                k_NKXE,
+                v_NKXE,
+                mask_N1SX,
+                scale=self.scale,
+                enable_gqa=True,
             )
-            return out_NHSE.transpose(1, 2)
+        else:
+            out_NHSE = self._by_scores(q_NHSE, k_NKXE, v_NKXE, mask_N1SX)
+        return out_NHSE.transpose(1, 2)
+
+    def _by_scores(self, q_NHSE: Tensor, k_NKXE: Tensor, v_NKXE: Tensor, mask_N1SX: Tensor) -> Tensor:
         per_key = q_NHSE.shape[1] // k_NKXE.shape[1]
-        score_NHSX = (q_NHSE @ k_NKXE.repeat_interleave(per_key, 1).mT) * self.scale
+        k_NHXE = k_NKXE.repeat_interleave(per_key, dim=1)
+        v_NHXE = v_NKXE.repeat_interleave(per_key, dim=1)
+        score_NHSX = q_NHSE @ k_NHXE.mT
+        score_NHSX = score_NHSX * self.scale
         if self.cap is not None:
             score_NHSX = self.cap * torch.tanh(score_NHSX / self.cap)
         score_NHSX = score_NHSX + mask_N1SX
         if self.sink_H is not None:
-            sink_NHS1 = self.sink_H.to(score_NHSX.dtype)[None, :, None, None].expand(*score_NHSX.shape[:3], 1)
+            sink_1H11 = self.sink_H.to(score_NHSX.dtype)[None, :, None, None]
+            sink_NHS1 = sink_1H11.expand(*score_NHSX.shape[:3], 1)
             score_NHSX = torch.cat([score_NHSX, sink_NHS1], dim=-1)
         exact = torch.promote_types(score_NHSX.dtype, torch.float32)
-        weight_NHSX = score_NHSX.softmax(dim=-1, dtype=exact).to(v_NXKE.dtype)[..., : k_NKXE.shape[2]]
-        out_NHSE = weight_NHSX @ v_NKXE.repeat_interleave(per_key, 1)
-        return out_NHSE.transpose(1, 2)
+        weight_NHSX = score_NHSX.softmax(dim=-1, dtype=exact)
+        weight_NHSX = weight_NHSX.to(v_NHXE.dtype)
+        num_keys = k_NHXE.shape[2]
+        return weight_NHSX[..., :num_keys] @ v_NHXE
 
 
 class SpecialPackedAttention(PackedAttention):

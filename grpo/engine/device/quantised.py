@@ -95,13 +95,17 @@ class QuantisedRows:
             largest_OX = self.input_peers.stack(largest_OX).amax(dim=0)
         scale_OX = largest_OX / self.held.largest
         self.scale_OX.copy_(torch.where(scale_OX > 0, scale_OX, 1.0))
-        level_OI = (exact_OXX / self.scale_OX[:, :, None]).flatten(1)
+        level_OXX = exact_OXX / self.scale_OX[:, :, None]
+        level_OI = level_OXX.flatten(1)
         levels = levels_of(self.held, level_OI.device)
         if levels is None:
             self.q_OX.copy_(level_OI.round_())
             return
-        code_OI = torch.bucketize(level_OI, (levels[1:] + levels[:-1]) / 2)
-        self.q_OX.copy_(16 * code_OI[:, 0::2] + code_OI[:, 1::2])
+        between = (levels[1:] + levels[:-1]) / 2
+        code_OI = torch.bucketize(level_OI, between)
+        first_OX = code_OI[:, 0::2]
+        second_OX = code_OI[:, 1::2]
+        self.q_OX.copy_(16 * first_OX + second_OX)
 
     @torch.no_grad()
     def dequantise(self) -> Tensor:
@@ -109,7 +113,8 @@ class QuantisedRows:
 
         It works on some rows at a time: torch would first convert all codes.
         """
-        (O, I), dtype = self.shape, self.tail_OR.dtype
+        O, I = self.shape
+        dtype = self.tail_OR.dtype
         shape = torch.Size((O, I + self.tail_OR.shape[1]))
         scratch = self.scratch
         if scratch is None:

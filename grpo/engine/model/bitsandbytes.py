@@ -61,12 +61,16 @@ class _Unpacked:
             scale_O = self.states[f"{self.name.removesuffix('weight')}SCB"].float()
             return self.stored[:].float() * (scale_O / 127)[:, None]
         packed = self.stored[:].flatten()
-        level_X = self._state("quant_map").float()[torch.stack([packed >> 4, packed & 15], dim=1).flatten().int()]
+        code_X = torch.stack([packed >> 4, packed & 15], dim=1).flatten()
+        levels = self._state("quant_map").float()
+        level_X = levels[code_X.int()]
         scale_X = self._state("absmax")
         if "nested_offset" in self.settings:
+            steps = self._state("nested_quant_map")
             nested_X = _per_block(self._state("nested_absmax"), self.settings["nested_blocksize"], len(scale_X))
-            scale_X = self._state("nested_quant_map")[scale_X.int()] * nested_X + self.settings["nested_offset"]
-        return (level_X * _per_block(scale_X, self.settings["blocksize"], len(level_X))).view(self.get_shape())
+            scale_X = steps[scale_X.int()] * nested_X + self.settings["nested_offset"]
+        scale_X = _per_block(scale_X, self.settings["blocksize"], len(level_X))
+        return (level_X * scale_X).view(self.get_shape())
 
     def _state(self, name: str) -> Tensor:
         return self.states[f"{self.name}.{name}"]

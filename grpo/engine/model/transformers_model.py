@@ -60,13 +60,18 @@ def attend_as_ours(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: None = No
     q_THE, k_TKE, v_TKE = (x[0].transpose(0, 1).contiguous() for x in (q, k, v))
     if k_TKE.shape != v_TKE.shape or q_THE.shape[-1] != k_TKE.shape[-1]:
         raise ValueError("its keys and values have other widths (latent attention)")
-    now, layer = module.now, module.layer_idx
-    width = q_THE.shape[-1]
-    how, attend = now.special, now.this_pass.attend
-    how.scale = width**-0.5 if given.get("scaling") is None else given["scaling"]
-    how.window, how.cap, how.sink_H = (given.get(name) for name in ("sliding_window", "softcap", "s_aux"))
-    if how.is_plain and how.scale != width**-0.5:
-        q_THE = q_THE * (how.scale * width**0.5)
+    now = module.now
+    layer = module.layer_idx
+    how = now.special
+    attend = now.this_pass.attend
+    usual_scale = q_THE.shape[-1] ** -0.5
+    scale = given.get("scaling")
+    how.scale = usual_scale if scale is None else scale
+    how.window = given.get("sliding_window")
+    how.cap = given.get("softcap")
+    how.sink_H = given.get("s_aux")
+    if how.is_plain and how.scale != usual_scale:
+        q_THE = q_THE * (how.scale / usual_scale)
     if isinstance(attend, MicroBatchAttention):
         out_THE = attend.attend(q_THE, k_TKE, v_TKE)
     elif isinstance(attend, DecodeAttention) and not how.is_plain:
@@ -117,55 +122,72 @@ class TransformersModel(Decoder):
             build = replace(build, lora=replace(build.lora, targets=parts))
         super().__init__(config, build)
         check_lora(build, config.num_layers, parts)
-        self.net, self.now = net, Now()
+        self.net = net
+        self.now = Now()
         self.special = self.now.special
         text = net.config.get_text_config()
         self.cap: float | None = getattr(text, "final_logit_softcapping", None)
-        self.scale = getattr(text, "logit_scale", None) or 1 / (getattr(text, "logits_scaling", None) or 1)
+        factor = getattr(text, "logit_scale", None)
+        divisor = getattr(text, "logits_scaling", None)
+        self.scale = factor or 1 / (divisor or 1)
         self.take_apart(found)
         self.number_linears()
         self.refresh()
 
     def take_apart(self, linears: dict[str, Any]) -> None:
-        """Put our linear layers in the place of transformers', and every other parameter into a Weight.
-
-        What is trained is lent to its module when that computes; of what is frozen, it has the tensor for good.
-        """
-        net, build, names = self.net, self.build, list(self.net.state_dict())
-        head, embedding = net.get_output_embeddings(), net.get_input_embeddings()
-        if is_tied := head.weight is embedding.weight:
+        """Put our linear layers in the place of transformers', and every other parameter into a Weight."""
+        net = self.net
+        names = list(net.state_dict())
+        head = net.get_output_embeddings()
+        embedding = net.get_input_embeddings()
+        is_tied = head.weight is embedding.weight
+        if is_tied:
             del head.weight
-        self.output_bias = None if getattr(head, "bias", None) is None else head.bias.detach()
-        frozen = tuple(sparse_layers(net))
+        bias_V = getattr(head, "bias", None)
+        self.output_bias = None if bias_V is None else bias_V.detach()
         self.routers = [module for name, module in net.named_modules() if name.rpartition(".")[2] in ROUTERS]
-        self.found: dict[str, Projection] = {}
-        for name, layer in linears.items():
-            where, _, part = name.rpartition(".")
-            self.found[name] = Projection(layer, part, for_layer(build, layer_number(name)), self.now)
-            setattr(net.get_submodule(where), part, self.found[name])
+        self.found = {name: self._replace_linear(name, layer) for name, layer in linears.items()}
+        frozen = tuple(sparse_layers(net))
         self.others: dict[str, Weight] = {}
         for name in names:
-            where, _, last = name.rpartition(".")
-            module = net.get_submodule(where)
-            value = module._parameters.get(last)
-            if value is None or isinstance(module, Projection):
-                continue
-            is_trained = build.train_weights and not name.startswith(frozen)
-            weight = Weight(replace(build, dtype=value.dtype), *value.shape, trained=is_trained)
-            weight.stored.copy_(value)
-            self.others[name] = weight
-            delattr(module, last)
-            if is_trained:
-                module.register_forward_pre_hook(partial(_lend, last, weight))
-            else:
-                setattr(module, last, weight.value)
-            if module is (embedding if is_tied else head) and last == "weight":
-                self.head_weight = weight
+            self._take_parameter(name, is_frozen=name.startswith(frozen))
         self.weights = nn.ModuleList(self.others.values())
+        source = embedding if is_tied else head
+        (self.head_weight,) = (
+            self.others[f"{name}.weight"] for name, module in net.named_modules() if module is source
+        )
         for module in net.modules():
             module.now = self.now
         for layer in layers_of(net, self.config.num_layers):
             layer.forward = partial(self._layer, layer.forward)
+
+    def _replace_linear(self, name: str, layer: Any) -> Projection:
+        where, _, part = name.rpartition(".")
+        build = for_layer(self.build, layer_number(name))
+        projection = Projection(layer, part, build, self.now)
+        setattr(self.net.get_submodule(where), part, projection)
+        return projection
+
+    def _take_parameter(self, name: str, is_frozen: bool) -> None:
+        """Put a parameter that is in no projection into a Weight.
+
+        If it is trained, its module is lent the tensor when it computes; if it is frozen, it has the tensor for good.
+        """
+        where, _, last = name.rpartition(".")
+        module = self.net.get_submodule(where)
+        value = module._parameters.get(last)
+        if value is None or isinstance(module, Projection):
+            return
+        is_trained = self.build.train_weights and not is_frozen
+        build = replace(self.build, dtype=value.dtype)
+        weight = Weight(build, *value.shape, trained=is_trained)
+        weight.stored.copy_(value)
+        self.others[name] = weight
+        delattr(module, last)
+        if is_trained:
+            module.register_forward_pre_hook(partial(_lend, last, weight))
+        else:
+            setattr(module, last, weight.value)
 
     # --- a pass ------------------------------------------------------------------------------------------------------
 
@@ -173,9 +195,14 @@ class TransformersModel(Decoder):
         still = torch.ones(len(ids_T), 1, self.shape.head_dim, dtype=self.build.dtype, device=ids_T.device)
         unrotated = still, torch.zeros_like(still)  # keys and queries come rotated
         self.now.this_pass = Pass(attend, unrotated, mode, recomputes_mlp=False)
-        # Given a mask of four axes, transformers makes none: to make one it would wait for the device. We read none.
-        inputs = {"input_ids": ids_T[None], "position_ids": positions_T[None], "attention_mask": still[:1, None]}
-        hidden_TD = self.net.get_decoder()(**inputs, use_cache=False).last_hidden_state[0]
+        done = self.net.get_decoder()(
+            input_ids=ids_T[None],
+            position_ids=positions_T[None],
+            # Given a mask of four axes, transformers makes none, for which it would wait for the device. None is read.
+            attention_mask=still[:1, None],
+            use_cache=False,
+        )
+        hidden_TD = done.last_hidden_state[0]
         return hidden_TD if self.scale == 1 else hidden_TD * self.scale
 
     def _layer(self, forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
@@ -197,7 +224,9 @@ class TransformersModel(Decoder):
 
         def record(_: nn.Module, __: Any, outputs: Any) -> None:
             tensors = outputs if isinstance(outputs, tuple) else (outputs,)
-            of_tokens = next((x for x in tensors if not x.is_floating_point()), tensors[0].argmax(-1, keepdim=True))
+            numbers = [x for x in tensors if not x.is_floating_point()]
+            likeliest = tensors[0].argmax(-1, keepdim=True)
+            of_tokens = numbers[0] if numbers else likeliest
             chosen.append(of_tokens.sort(dim=-1).values)
 
         hooks = [router.register_forward_hook(record) for router in self.routers]
@@ -241,8 +270,12 @@ class TransformersModel(Decoder):
         net = skeleton(self.config, dtype)
         for name, projection in self.found.items():
             if projection.is_turned:
-                tensors[f"{name}.weight"] = tensors[f"{name}.weight"].T.contiguous()
-        net.load_state_dict({**net.state_dict(), **self.net.state_dict(), **tensors}, strict=False, assign=True)
+                weight_OI = tensors[f"{name}.weight"]
+                tensors[f"{name}.weight"] = weight_OI.T.contiguous()
+        state = net.state_dict()
+        state |= self.net.state_dict()
+        state |= tensors
+        net.load_state_dict(state, strict=False, assign=True)
         net.tie_weights()
         net.save_pretrained(folder)
 
@@ -253,12 +286,14 @@ class TransformersModel(Decoder):
                 self.bytes_per_token = self._measure()
             except RuntimeError:  # some experts' kernels cannot be asked for shapes alone
                 return None
-        item, num_layers = self.build.dtype.itemsize, self.config.num_layers
-        gradients = 5 * item * self.config.intermediate_size
+        config = self.config
+        item = self.build.dtype.itemsize
+        gradients = 5 * item * config.intermediate_size
         if recompute == "none":
             return self.bytes_per_token + gradients
-        of_a_layer = self.bytes_per_token / num_layers
-        return num_layers * item * self.config.hidden_size + 2 * of_a_layer + gradients
+        inputs = item * config.hidden_size * config.num_layers
+        of_a_layer = self.bytes_per_token / config.num_layers
+        return inputs + 2 * of_a_layer + gradients
 
     def _measure(self) -> float:
         kept: dict[int, int] = {}
@@ -269,10 +304,10 @@ class TransformersModel(Decoder):
             return tensor
 
         id_T = torch.zeros(MEASURED, dtype=torch.int64, device=self.build.device)
+        position_T = torch.arange(MEASURED, device=id_T.device)
         attend = packed_attention(self, Layout.of((MEASURED, ())))
         with torch.enable_grad(), self.keeping_activations(), saved_tensors_hooks(keep, lambda tensor: tensor):
-            hidden_TD = self(id_T, torch.arange(MEASURED, device=id_T.device), attend)
-        del hidden_TD
+            self(id_T, position_T, attend)
         own = {tensor.untyped_storage()._cdata for tensor in (*self.parameters(), *self.buffers())}
         return sum(size for storage, size in kept.items() if storage not in own) / MEASURED
 
@@ -298,21 +333,29 @@ def skeleton(config: ModelConfig, dtype: torch.dtype) -> "PreTrainedModel":
     """Build a model without weights."""
     from transformers import CONFIG_MAPPING
 
+    kind = CONFIG_MAPPING[config.family]
+    read = kind.from_dict(config.raw)
     with torch.device("meta"):
-        return (
-            _auto()
-            .from_config(CONFIG_MAPPING[config.family].from_dict(config.raw), dtype=dtype, attn_implementation=OURS)
-            .eval()
-        )
+        net = _auto().from_config(read, dtype=dtype, attn_implementation=OURS)
+    return net.eval()
 
 
 def read_net(folder: Path, dtype: torch.dtype, device: torch.device | str) -> tuple["PreTrainedModel", list[str]]:
     """Load a checkpoint; return the model, and what its files do not have, or have and should not."""
-    how = {"dtype": dtype, "attn_implementation": OURS, "use_safetensors": True, "local_files_only": True}
-    if dtype == torch.float64:  # the kernels of experts have none
-        how["experts_implementation"] = "eager"
-    net, info = _auto().from_pretrained(folder, output_loading_info=True, **how)
-    problems = [f"{kind.removesuffix('_keys')} {name}" for kind in info for name in sorted(map(str, info[kind]))]
+    experts = {"experts_implementation": "eager"} if dtype == torch.float64 else {}  # their kernels have no float64
+    net, info = _auto().from_pretrained(
+        folder,
+        dtype=dtype,
+        attn_implementation=OURS,
+        use_safetensors=True,
+        local_files_only=True,
+        output_loading_info=True,
+        **experts,
+    )
+    problems = []
+    for kind, names in info.items():
+        what = kind.removesuffix("_keys")
+        problems += [f"{what} {name}" for name in sorted(map(str, names))]
     for name, tensor in net.state_dict().items():
         if not torch.isfinite(tensor).all():
             problems.append(f"{name} holds numbers that are not finite in {dtype}")
@@ -337,12 +380,14 @@ def linears_of(net: "PreTrainedModel", num_layers: int) -> dict[str, Any]:
     """Return the linear layers that can have adapters, by their names: those of the layers, outside of experts."""
     from transformers.pytorch_utils import Conv1D
 
-    inside, sparse = set(layers_of(net, num_layers).modules()), tuple(sparse_layers(net))
-    return {
-        name: module
-        for name, module in net.named_modules()
-        if type(module) in (nn.Linear, Conv1D) and module in inside and not name.startswith(sparse)
-    }
+    inside = set(layers_of(net, num_layers).modules())
+    sparse = tuple(sparse_layers(net))
+    found = {}
+    for name, module in net.named_modules():
+        is_linear = type(module) in (nn.Linear, Conv1D)
+        if is_linear and module in inside and not name.startswith(sparse):
+            found[name] = module
+    return found
 
 
 # --- what it is checked against --------------------------------------------------------------------------------------
@@ -351,31 +396,37 @@ def linears_of(net: "PreTrainedModel", num_layers: int) -> dict[str, Any]:
 def probe(vocab_size: int) -> Tensor:
     """Return two sequences that begin with the same PROMPT tokens, 64 different ones in all, [2, S]."""
     id_T = 7919 * torch.arange(64) % vocab_size
-    first_S, rest = id_T[:40], id_T[40:]
-    return torch.stack([first_S, torch.cat([first_S[:PROMPT], rest])])
+    first_S = id_T[:40]
+    second_S = torch.cat([id_T[:PROMPT], id_T[40:]])
+    return torch.stack([first_S, second_S])
 
 
 def probe_logps(logits_CV: Tensor) -> Tensor:
     """Return the log-probs of the tokens of `probe` after its prompt, given the logits that predict them."""
-    target_C = probe(logits_CV.shape[1])[:, PROMPT:].flatten().to(logits_CV.device)
+    target_C = probe(logits_CV.shape[1])[:, PROMPT:].flatten()
+    target_C = target_C.to(logits_CV.device)
     exact_CV = logits_CV.to(master_dtype(logits_CV.dtype))
-    return exact_CV.log_softmax(-1).gather(1, target_C[:, None])[:, 0]
+    logp_CV = exact_CV.log_softmax(-1)
+    return logp_CV.gather(1, target_C[:, None])[:, 0]
 
 
 @torch.no_grad()
 def probed_by_transformers(net: "PreTrainedModel", config: ModelConfig, device: torch.device | str) -> Tensor:
     """Return transformers' own `probe_logps`."""
+    row_2S = probe(config.vocab_size).to(device)
     net.set_attn_implementation("eager")
     with narrow(net):
-        logits_2SV = net(input_ids=probe(config.vocab_size).to(device), use_cache=False).logits
+        logits_2SV = net(input_ids=row_2S, use_cache=False).logits
     net.set_attn_implementation(OURS)
-    return probe_logps(logits_2SV[:, PROMPT - 1 : -1].flatten(0, 1))
+    predicting_2SV = logits_2SV[:, PROMPT - 1 : -1]
+    return probe_logps(predicting_2SV.flatten(0, 1))
 
 
 @contextmanager
 def narrow(net: "PreTrainedModel") -> Iterator[None]:
     """Make all windows narrow, so that a few tokens show what they do."""
-    owners = [one for one in (net.config.get_text_config(), *net.modules()) if getattr(one, "sliding_window", None)]
+    candidates = [net.config.get_text_config(), *net.modules()]
+    owners = [one for one in candidates if getattr(one, "sliding_window", None)]
     usual = [one.sliding_window for one in owners]
     for one in owners:
         one.sliding_window = min(NARROW, one.sliding_window)

@@ -29,7 +29,8 @@ COMPARED = 64  # tokens whose routers are compared
 @torch.inference_mode()
 def check_model(model: TransformersModel) -> None:
     """Raise UserError (exit 3) if log-probs differ from transformers' by more than rounding."""
-    family, bound = model.config.family, ROUNDING[model.build.dtype]
+    family = model.config.family
+    bound = ROUNDING[model.build.dtype]
     fix = "use another model: README names families that pass"
     kinds = (RuntimeError, ValueError, TypeError, AttributeError, IndexError)
     row_2S = probe(model.config.vocab_size).to(model.build.device)
@@ -37,7 +38,8 @@ def check_model(model: TransformersModel) -> None:
     with narrow(model.net), explained(kinds, f"{family} cannot be computed here", fix):
         for logits_of in (packed_logits, decoded_logits):
             logits_CV = logits_of(model, row_2S, PROMPT)
-            errors.append(float((probe_logps(logits_CV) - model.expected).abs().mean()))
+            error_C = probe_logps(logits_CV) - model.expected
+            errors.append(float(error_C.abs().mean()))
     if not max(errors) <= bound:
         raise UserError(
             f"{family} is computed differently here than by transformers",
@@ -56,9 +58,13 @@ def packed_logits(model: TransformersModel, row_NS: Tensor, first: int) -> Tenso
     num_rows, end = row_NS.shape
     length = end - first
     position_S = torch.arange(end, device=row_NS.device)
-    id_T = torch.cat([row_NS[0, :first], row_NS[:, first:].flatten()])
+    shared_S = row_NS[0, :first]
+    own_NX = row_NS[:, first:]
+    id_T = torch.cat([shared_S, own_NX.flatten()])
     position_T = torch.cat([position_S[:first], position_S[first:].repeat(num_rows)])
-    hidden_TD = model(id_T, position_T, packed_attention(model, Layout.of((first, (length,) * num_rows))))
+    layout = Layout.of((first, (length,) * num_rows))
+    attend = packed_attention(model, layout)
+    hidden_TD = model(id_T, position_T, attend)
     own_NXD = hidden_TD[first:].unflatten(0, (num_rows, length))
     last_N1D = hidden_TD[first - 1].expand(num_rows, 1, -1)
     hidden_NXD = torch.cat([last_N1D, own_NXD[:, :-1]], dim=1)
@@ -69,7 +75,9 @@ def decoded_logits(model: TransformersModel, row_NS: Tensor, first: int) -> Tens
     """Return the same logits as decoding computes them, from the cache: each token in a slot of its own."""
     num_rows, end = row_NS.shape
     length = end - first
-    cache = KVCache(torch.stack(prefill(model, row_NS.tolist()), dim=2).repeat_interleave(length, dim=2))
+    of_rows = prefill(model, row_NS.tolist())
+    kv_L2NKSE = torch.stack(of_rows, dim=2)
+    cache = KVCache(kv_L2NKSE.repeat_interleave(length, dim=2))
     id_B = row_NS[:, first - 1 : -1].flatten()
     position_B = torch.arange(first - 1, end - 1, device=id_B.device).repeat(num_rows)
     attend = DecodeAttention.over_used_positions(cache, position_B, cache.num_positions)
@@ -105,6 +113,8 @@ def router_changes(model: Decoder, group: Group) -> dict[str, float]:
     with model.recording_routers() as decoded:
         decoded_logits(model, row_1S, first)
     num_layers = len(packed)  # decoding comes after a pass over the prompts
-    pairs = zip(packed, decoded[-num_layers:], strict=True)
-    changed = [(one[first - 1 : -1] != other).any(-1).float().mean() for one, other in pairs]
-    return {"router_changed_frac": float(sum(changed)) / num_layers}
+    changed = 0.0
+    for packed_TX, decoded_BX in zip(packed, decoded[-num_layers:], strict=True):
+        differs_BX = packed_TX[first - 1 : -1] != decoded_BX
+        changed += float(differs_BX.any(dim=-1).float().mean())
+    return {"router_changed_frac": changed / num_layers}
