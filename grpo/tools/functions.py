@@ -126,8 +126,7 @@ def _describe(config: TrainConfig, objects: Functions) -> tuple[list[Tool], bool
     """
     found = {}
     for name in config.tools:
-        function = Search if name == SEARCH else objects.get(name) or find_object(name, "tool")
-        found[tag_of(name)] = function if inspect.isroutine(function) else function.__call__
+        found[tag_of(name)] = Search if name == SEARCH else objects.get(name) or find_object(name, "tool")
     has_steps = False
     if config.environment:
         methods = methods_of(config.environment, _factory(config, objects))
@@ -144,7 +143,8 @@ def _description(name: str, function: Any) -> Tool:
     from transformers.utils import get_json_schema
 
     try:
-        schema = get_json_schema(function)
+        called = function if inspect.isroutine(function) else function.__call__
+        schema = get_json_schema(called)
         checker().check_schema(schema["function"]["parameters"])
     except Exception as error:  # of the docstring, or of a type hint
         fix = 'give each argument a type hint, and a line under "Args:" in the docstring; or set tool_format: tags'
