@@ -30,6 +30,7 @@ setup(
         "tensorboard>=2.16",
         "matplotlib>=3.8",
         "jinja2>=3.1",
+        "jsonschema>=4.18",
     ],
     extras_require={
         "parquet": ["pyarrow>=14"],

@@ -39,7 +39,7 @@ from grpo.evaluation.task import Task, make_task
 from grpo.run.log import completion_records
 from grpo.run.messages import tell
 from grpo.run.saved import load_saved
-from grpo.tools.functions import build_tools, tool_encoder
+from grpo.tools.functions import build_tools, protocol_of
 from grpo.tools.tools import unavailable
 from rewards.format import parse
 from rewards.registry import built_in
@@ -80,7 +80,7 @@ def _generate(task: Task, scorer: Scorer, n: int, temperature: float, without_to
     num_slots = memory.choose_num_sequences(policy.model, MAX_SEQUENCES, positions, memory.free_bytes(device))
     absent = dict.fromkeys(config.tools, unavailable) if without_tools else {}
     objects = task.data.objects.tools
-    tools = build_tools(config, tool_encoder(config, policy.tokenizer, objects), absent)
+    tools = build_tools(config, protocol_of(config, policy.tokenizer, objects), {**objects, **absent})
     sampling = SamplingParams(config.max_completion_length, temperature, top_p=config.top_p, top_k=config.top_k)
     sampler = Sampler(policy.model, policy.eos_ids, num_slots, tools=tools)
     with closing(tools) if tools else nullcontext():

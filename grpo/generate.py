@@ -23,7 +23,7 @@ from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.answers import generate_groups
 from grpo.policy import Policy
 from grpo.run.saved import find_saved, load_saved
-from grpo.tools.functions import build_tools, system_prompt_of, tool_encoder
+from grpo.tools.functions import build_tools, protocol_of, system_prompt_of
 from grpo.tools.tools import Tools
 from rewards.own import OBJECT
 
@@ -123,7 +123,7 @@ def _tools_of(made_with: object, policy: Policy) -> Tools | None:
     own = made_with.environment or ""
     environment = None if own.startswith(OBJECT) else own
     config = replace(made_with, tools=tuple(names), environment=environment)
-    return build_tools(config, tool_encoder(config, policy.tokenizer))
+    return build_tools(config, protocol_of(config, policy.tokenizer))
 
 
 def _note_failure(number: int, completion: Completion) -> None:

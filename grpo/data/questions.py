@@ -35,7 +35,7 @@ from grpo.data.rows import (
     read_rows,
 )
 from grpo.engine.device.peers import Peers
-from grpo.tools.functions import system_prompt_of, tool_encoder
+from grpo.tools.functions import encoder_of, system_prompt_of
 from rewards.exact import is_unanswerable, truths
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
@@ -233,7 +233,7 @@ def load_prompts(
     limit, source = config.max_prompt_length, "max_prompt_length"
     if room < limit:
         limit, source = room, f"the model's {positions} positions without max_completion_length"
-    encoder = tool_encoder(config, policy.tokenizer, data.objects.tools)
+    encoder = encoder_of(config, policy.tokenizer, data.objects.tools)
     system_prompt = system_prompt_of(config, encoder)
     prompts = make_prompts(rows, encoder, system_prompt, config.prompt_template, limit, count, source)
     return PromptSet(prompts, fingerprint(rows), count)

@@ -3,6 +3,7 @@
 functions.py    names to tools: functions, among them the search of the knowledge base; which protocol calls them
 protocol.py     calls by tags, and how a result becomes tokens that are data and nothing else
 template.py     calls by the model's chat template, with typed arguments, and results as the template writes them
+arguments.py    whether the arguments of a call fit the description of its tool
 environment.py  an object of the user's for each completion, whose methods are tools
 workers.py      calls on threads of their own, each with its deadline
 tools.py        the tools of a run, as the sampler takes them

@@ -29,7 +29,9 @@ class Environment:
     """An object that answers one completion. failure: why it could not begin."""
 
     def __init__(self, factory: Callable[[], Any]):
-        self.factory, self.object, self.failure = factory, None, ""
+        self.factory = factory
+        self.object = None
+        self.failure = ""
 
     @cached_property
     def line(self) -> Line:
@@ -41,10 +43,13 @@ class Environment:
         if not hasattr(self.object, RESET):
             return None
         taken = inspect.signature(self.object.reset).parameters
-        passed = {"seed": seed, **columns} if "seed" in taken else columns
-        if not any(one.kind is one.VAR_KEYWORD for one in taken.values()):
-            passed = {name: value for name, value in passed.items() if name in taken}
-        return self.object.reset(**deepcopy(dict(passed)))
+        passed = dict(columns)
+        if "seed" in taken:
+            passed.setdefault("seed", seed)
+        takes_all = any(one.kind is one.VAR_KEYWORD for one in taken.values())
+        if not takes_all:
+            passed = {name: passed[name] for name in taken if name in passed}
+        return self.object.reset(**deepcopy(passed))
 
     def call(self, method: str, *texts: str, **arguments: Any) -> Any:
         """Call a method of the object."""
@@ -52,7 +57,8 @@ class Environment:
 
     def reward(self, timeout_s: float) -> Any:
         """Return what `get_reward` says, from another thread. TimeoutError if that takes longer."""
-        return self.line.ask(partial(self.call, "get_reward")).result(timeout_s)
+        asked = self.line.ask(partial(self.call, "get_reward"))
+        return asked.result(timeout_s)
 
     def close(self) -> None:
         """Close the object, if it can be closed, and end its thread."""
@@ -71,7 +77,8 @@ def methods_of(name: str, factory: Any) -> dict[str, Any]:
         return _public(factory)
     sample = Environment(factory)
     try:
-        return _public(sample.line.ask(factory).result())
+        sample.object = sample.line.ask(factory).result()
+        return _public(sample.object)
     except Exception as error:
         what = f"the environment {name} cannot be made"
         raise UserError(what, describe_failure(error), "correct the function", CONFIG) from error
@@ -80,5 +87,6 @@ def methods_of(name: str, factory: Any) -> dict[str, Any]:
 
 
 def _public(owner: Any) -> dict[str, Any]:
-    named = ((name, getattr(owner, name)) for name in dir(owner) if not name.startswith("_"))
-    return {name: value for name, value in named if inspect.isroutine(value)}
+    names = [name for name in dir(owner) if not name.startswith("_")]
+    values = {name: getattr(owner, name) for name in names}
+    return {name: value for name, value in values.items() if inspect.isroutine(value)}

@@ -6,15 +6,16 @@ Called by tags it takes one text. Called by the chat template it takes what its 
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from grpo.base.errors import CONFIG, UserError
 from grpo.config.options import SEARCH, TrainConfig
-from grpo.data.prompts import ChatEncoder
+from grpo.data.prompts import ChatEncoder, Tool
 from grpo.data.worlds.kinds import NOTHING_FOUND
 from grpo.engine.device.peers import Peers
+from grpo.tools.arguments import checker
 from grpo.tools.environment import NO_TOOLS, methods_of
 from grpo.tools.protocol import ToolProtocol
 from grpo.tools.template import TemplateProtocol
@@ -28,113 +29,132 @@ RESERVED = ("think", "answer", "confidence", RESULT)  # tags with a meaning of t
 NUM_PASSAGES = 3
 TEXTS = (inspect.Parameter.empty, str, "str", "typing.Any")
 FORM = "define it as f(query: str) -> str"
-NONE: Mapping[str, Function] = MappingProxyType({})
+Functions = Mapping[str, Function]
+NONE: Functions = MappingProxyType({})
 
 
-def build_tools(
-    config: TrainConfig, encoder: ChatEncoder, objects: Mapping[str, Function] = NONE, peers: Peers | None = None
-) -> Tools | None:
-    """Return the tools of a configuration; None if it has none. objects: what a program passes, by its names.
+def protocol_of(
+    config: TrainConfig, tokenizer: Any, objects: Functions = NONE
+) -> ToolProtocol | TemplateProtocol | None:
+    """Return how the tools of a configuration are called; None if it has none.
 
-    encoder: from `tool_encoder`, which decides how they are called. UserError (exit 2 or 3) if one is not there, or
-    cannot be called in that way.
+    By the chat template, unless tool_format says otherwise, a tool has no description, or the template writes no calls.
+    objects: what a program passes, by its names. UserError (exit 2 or 3) if the configuration asks for the template,
+    and it is not possible.
     """
     if not (config.tools or config.environment):
         return None
+    limits = config.max_tool_calls, config.max_tool_result_tokens
+
+    def by_template() -> TemplateProtocol:
+        schemas, has_steps = _describe(config, objects)
+        encoder = ChatEncoder(tokenizer, schemas)
+        return TemplateProtocol(encoder, *limits, has_steps)
+
+    protocol = _if_typed(config, by_template)
+    if protocol:
+        return protocol
+    tags = [tag_of(name) for name in config.tools]
+    return ToolProtocol(tags, ChatEncoder(tokenizer), *limits)
+
+
+def encoder_of(config: TrainConfig, tokenizer: Any, objects: Functions = NONE) -> ChatEncoder:
+    """Return the encoder of a run's prompts, which describes the tools if they are called by the chat template."""
+    protocol = protocol_of(config, tokenizer, objects)
+    return protocol.encoder if protocol else ChatEncoder(tokenizer)
+
+
+def build_tools(
+    config: TrainConfig,
+    protocol: ToolProtocol | TemplateProtocol | None,
+    objects: Functions = NONE,
+    peers: Peers | None = None,
+) -> Tools | None:
+    """Return the tools of a configuration; None if it has none. protocol, objects: of `protocol_of`.
+
+    UserError (exit 2 or 3) if one is not there, or cannot be called in that way.
+    """
+    if not protocol:
+        return None
+    functions = find_tools(config.tools, vars(config), objects, protocol.is_typed)
     factory = config.environment and _factory(config, objects)
-    is_typed = bool(encoder.tools or factory)
-    functions = find_tools(config.tools, vars(config), objects, is_typed)
-    if is_typed:
-        protocol: ToolProtocol | TemplateProtocol = _template(config, encoder, objects)
-    else:
-        protocol = ToolProtocol(list(functions), encoder, config.max_tool_calls, config.max_tool_result_tokens)
     return Tools(functions, protocol, config.tool_timeout_s, peers, factory, config.max_prompt_length)
 
 
-def tool_encoder(config: TrainConfig, tokenizer: Any, objects: Mapping[str, Function] = NONE) -> ChatEncoder:
-    """Return the encoder of a run's prompts, which describes the tools if they are called by the chat template.
-
-    They are unless tool_format says otherwise, if each has a description, and the template takes and writes calls.
-    UserError (exit 2 or 3) if the configuration asks for that, and it is not possible.
-    """
-    if not (config.tools or config.environment) or config.tool_format == "tags":
-        return ChatEncoder(tokenizer)
-    is_asked = config.tool_format == "template" or config.environment
-    if SEARCH in config.tools and not is_asked:
-        return ChatEncoder(tokenizer)
-    try:
-        encoder = ChatEncoder(tokenizer, _schemas(config, objects))
-        _template(config, encoder, objects)
-    except UserError:
-        if is_asked:
-            raise
-        return ChatEncoder(tokenizer)
-    return encoder
-
-
-def check_tools(config: TrainConfig, objects: Mapping[str, Function] = NONE) -> None:
+def check_tools(config: TrainConfig, objects: Functions = NONE) -> None:
     """Find the tools of a configuration. UserError (exit 2 or 3) if one is not usable with any tokenizer."""
-    is_typed = config.tool_format != "tags" and SEARCH not in config.tools
-    try:
-        if is_typed:
-            _schemas(config, objects)
-    except UserError:
-        if config.tool_format or config.environment:
-            raise
-        is_typed = False
+    described = _if_typed(config, lambda: _describe(config, objects))
+    is_typed = described is not None
     found = find_tools(config.tools, vars(config), objects, is_typed)
     close_tools(found)
-    for name in () if is_typed else set(config.tools) & set(objects):
-        as_tool(name, objects[name])
+    if not is_typed:
+        for name in set(config.tools) & set(objects):
+            as_tool(name, objects[name])
 
 
 def system_prompt_of(config: TrainConfig, encoder: ChatEncoder) -> str | None:
     """Return the system prompt: without what tells how to call tools by tags, if they are called otherwise."""
     prompt = config.system_prompt
-    return prompt.removesuffix(with_tools("", config.tools)).rstrip() if prompt and encoder.tools else prompt
+    if not (prompt and encoder.tools):
+        return prompt
+    about_tags = with_tools("", config.tools)
+    return prompt.removesuffix(about_tags).rstrip()
 
 
-def _factory(config: TrainConfig, objects: Mapping[str, Function]) -> Any:
+def _if_typed(config: TrainConfig, make: Callable[[], Any]) -> Any:
+    """Make what calls by the chat template need; None if it is not asked for, and not possible or not meant."""
+    is_asked = config.tool_format == "template" or config.environment
+    if not is_asked and (config.tool_format == "tags" or SEARCH in config.tools):
+        return None
+    try:
+        return make()
+    except UserError:
+        if is_asked:
+            raise
+        return None
+
+
+def _factory(config: TrainConfig, objects: Functions) -> Any:
     name = config.environment
     return objects.get(name) or find_object(name, "environment")
 
 
-def _template(config: TrainConfig, encoder: ChatEncoder, objects: Mapping[str, Function]) -> TemplateProtocol:
-    methods = methods_of(config.environment, _factory(config, objects)) if config.environment else {}
-    return TemplateProtocol(encoder, config.max_tool_calls, config.max_tool_result_tokens, STEP in methods)
+def _describe(config: TrainConfig, objects: Functions) -> tuple[list[Tool], bool]:
+    """Return the descriptions of all tools, and whether an environment answers each turn.
 
-
-def _schemas(config: TrainConfig, objects: Mapping[str, Function]) -> list[dict[str, Any]]:
-    """Return the descriptions of all tools. UserError (exit 2) names one that has none."""
-    from transformers.utils import get_json_schema
-
-    found = {tag_of(name): objects.get(name) or _class_of_search(name) for name in config.tools}
+    UserError (exit 2) names a tool that has none.
+    """
+    found = {}
+    for name in config.tools:
+        found[tag_of(name)] = Search if name == SEARCH else objects.get(name) or find_object(name, "tool")
+    has_steps = False
     if config.environment:
         methods = methods_of(config.environment, _factory(config, objects))
+        has_steps = STEP in methods
         found |= {name: method for name, method in methods.items() if name not in NO_TOOLS}
-        if not found and STEP not in methods:
-            fix = f"give it public methods, or `{STEP}(self, text: str)`, which answers each turn"
-            raise UserError(f"the environment {config.environment} can do nothing", "it has no tools", fix, CONFIG)
-    schemas = []
-    for name, function in found.items():
-        is_object = callable(function) and not inspect.isroutine(function)
-        called = function.__call__ if is_object else function
-        try:
-            schema = get_json_schema(called)
-        except Exception as error:  # of the docstring, or of a type hint
-            fix = 'give each argument a type hint, and a line under "Args:" in the docstring; or set tool_format: tags'
-            raise UserError(f"the tool {name} has no description", describe_failure(error), fix, CONFIG) from None
-        schema["function"]["name"] = name
-        schemas.append(schema)
-    return schemas
+    if not (found or has_steps):
+        fix = f"give it public methods, or `{STEP}(self, text: str)`, which answers each turn"
+        raise UserError(f"the environment {config.environment} can do nothing", "it has no tools", fix, CONFIG)
+    schemas = [_description(name, function) for name, function in found.items()]
+    return schemas, has_steps
 
 
-def _class_of_search(name: str) -> Any:
-    return Search.__call__ if name == SEARCH else made("tool", name, find_object(name, "tool"))
+def _description(name: str, function: Any) -> Tool:
+    from transformers.utils import get_json_schema
+
+    try:
+        called = function if inspect.isroutine(function) else function.__call__
+        schema = get_json_schema(called)
+        checker().check_schema(schema["function"]["parameters"])
+    except Exception as error:  # of the docstring, or of a type hint
+        fix = 'give each argument a type hint, and a line under "Args:" in the docstring; or set tool_format: tags'
+        raise UserError(f"the tool {name} has no description", describe_failure(error), fix, CONFIG) from None
+    schema["function"]["name"] = name
+    return schema
 
 
 def find_tools(
-    names: Sequence[str], options: Mapping, objects: Mapping[str, Function] = NONE, is_typed: bool = False
+    names: Sequence[str], options: Mapping, objects: Functions = NONE, is_typed: bool = False
 ) -> dict[str, Function]:
     """Return the tools of these names by their tags. options: the keys of the configuration."""
     found: dict[str, Function] = {}

@@ -10,13 +10,12 @@ none, in whatever way it spells one; none is a special token.
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from grpo.algorithm.schema import Call, Completion
 from grpo.base.errors import PREFLIGHT, UserError
-from grpo.base.text import MAX_CHARACTER_BYTES
 from grpo.data.prompts import ChatEncoder
 from rewards.own_words import RESULT
 
@@ -44,23 +43,42 @@ class Request:
     error: str = ""
 
 
-class ToolProtocol:
-    """Finds the calls of the tools with these names, and adds their results, of at most `max_tokens` tokens each.
+class Protocol:
+    """What both protocols share. max_tokens: of a result.
 
-    max_calls: in a completion. Further ones are text, and so is a call whose result would not fit.
+    max_calls: in a completion, or turns that are answered. Further ones are text, and so is a call whose result would
+    not fit.
     """
+
+    def __init__(self, encoder: ChatEncoder, max_calls: int, max_tokens: int):
+        self.encoder = encoder
+        self.max_calls = max_calls
+        self.max_tokens = max_tokens
+        self.max_chars = CHARS_PER_TOKEN * max_tokens
+
+    def kept(self, spelled: Sequence[int], room: int, dropped: Container[int]) -> list[int]:
+        """Return the tokens of a result without those that are dropped, `room` at most, up to a whole character."""
+        kept = [token for token in spelled if token not in dropped]
+        kept = kept[:room]
+        while kept and self.encoder.decode(kept).endswith(INCOMPLETE):
+            kept.pop()
+        return kept
+
+
+class ToolProtocol(Protocol):
+    """Finds the calls of the tools with these names, and adds their results."""
 
     is_typed = False  # a tool that raises ends its completion
 
     def __init__(self, names: Sequence[str], encoder: ChatEncoder, max_calls: int, max_tokens: int):
         """UserError (exit 3) if a tag is a special token, of which nothing is left in the text of a completion."""
-        special = {token.content for token in encoder.tokenizer.added_tokens_decoder.values() if token.special}
+        added = encoder.tokenizer.added_tokens_decoder.values()
+        special = {token.content for token in added if token.special}
         for tag in (f"<{name}>" for name in names):
             if tag in special or tag.replace("<", "</") in special:
                 what = f"the tag {tag} is a special token of this tokenizer"
                 raise UserError(what, "what a model says holds none of these", "give the tool another name", PREFLIGHT)
-        self.encoder, self.max_calls, self.max_tokens = encoder, max_calls, max_tokens
-        self.max_chars = CHARS_PER_TOKEN * max_tokens
+        super().__init__(encoder, max_calls, max_tokens)
         self.call = call_pattern(names)
         self.shown = f"<{names[0]}>a text</{names[0]}>{OPEN}what it gives{CLOSE}"  # as the model sees it
         self.answered = re.compile(rf"{self.call.pattern}(){OPEN}(.*?){CLOSE}", re.DOTALL)
@@ -91,7 +109,8 @@ class ToolProtocol:
         from_call = found.string[found.start() :]
         place = len(text) - len(from_call)
         query = found[2].strip()
-        return [Request(found[1], query, length, place, min(room, self.max_tokens))]
+        room = min(room, self.max_tokens)
+        return [Request(found[1], query, length, place, room)]
 
     def _search(self, ids: Sequence[int]) -> re.Match | None:
         """Return the first call in the text of these tokens."""
@@ -99,12 +118,9 @@ class ToolProtocol:
 
     def block(self, result: str, room: int) -> list[int]:
         """Return the tokens of a result within its tags."""
-        spelled = self.encoder.spelled(as_data(result[: self.max_chars]))
-        body = [token for token in spelled if token not in self.brackets]
-        body = body[:room]
-        for _ in range(MAX_CHARACTER_BYTES):
-            if body and self.encoder.decode(body).endswith(INCOMPLETE):
-                body.pop()
+        data = as_data(result[: self.max_chars])
+        spelled = self.encoder.spelled(data)
+        body = self.kept(spelled, room, self.brackets)
         return [*self.open_ids, *body, *self.close_ids]
 
     def written(self, text: str, before: str = "") -> tuple[list[int], list[Call]]:
@@ -117,10 +133,13 @@ class ToolProtocol:
         calls = []
         done = 0  # characters
         for found in self.answered.finditer(text):
-            tool, query, end_of_call, result = found[1], found[2], found.end(3), found[4]
+            tool, query, _, result = found.groups()
+            end_of_call = found.end(3)
             ids += self.encoder.after(before, text[done:end_of_call])
             before = CLOSE
-            start, place = len(ids), len(self.encoder.decode(ids)) - (end_of_call - found.start())
+            start = len(ids)
+            length = end_of_call - found.start()
+            place = len(self.encoder.decode(ids)) - length
             ids += self.block(result, self.max_tokens)
             span = place, len(self.encoder.decode(ids))
             calls.append(Call(tool, query, result, start, len(ids), span))
@@ -128,10 +147,16 @@ class ToolProtocol:
         rest = self.encoder.after(before, text[done:])
         return [*ids, *rest, self.encoder.answer_end()], calls
 
-    def given(self, requests: Sequence[Request], results: Sequence[str]) -> tuple[list[int], list[str]]:
+    def given(
+        self,
+        requests: Sequence[Request],
+        results: Sequence[str],
+    ) -> tuple[list[int], list[str]]:
         """Return the tokens of the result of a call, and what they say."""
         ids = self.block(results[0], requests[0].room)
-        return ids, [self.encoder.decode(ids).removeprefix(OPEN).removesuffix(CLOSE)]
+        text = self.encoder.decode(ids)
+        said = text.removeprefix(OPEN).removesuffix(CLOSE)
+        return ids, [said]
 
 
 def call_pattern(names: Sequence[str]) -> re.Pattern:
@@ -147,9 +172,14 @@ def as_data(text: str) -> str:
     'a ‹b› [0m'
     """
     unified = unicodedata.normalize("NFKC", text)
-    plain = "".join(char if char.isprintable() else " " for char in unified)
+    plain = printable(unified)
     words = plain.translate(_BRACKETS).split()
     return " ".join(words)
+
+
+def printable(text: str, also: str = "") -> str:
+    """Return a text with spaces for its control characters."""
+    return "".join(char if char.isprintable() or char in also else " " for char in text)
 
 
 def holding(tokenizer, char: str) -> list[int]:

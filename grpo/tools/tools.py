@@ -51,9 +51,9 @@ class Tools:
     ):
         self.functions = functions
         self.protocol = protocol
-        self.timeout_s = timeout_s
         self.peers = peers or Peers()
-        self.factory, self.max_prompt = factory, max_prompt
+        self.factory = factory
+        self.max_prompt = max_prompt
         self.workers = Workers(timeout_s, protocol.max_chars)
         self.ends = protocol.ends
         self.environments: list[Environment] = []  # of the completions that are generated next
@@ -66,7 +66,12 @@ class Tools:
         """Return how tools are called, with a call and its result as the model sees them."""
         return f"by {'the chat template' if self.protocol.is_typed else 'tags'}: {self.protocol.shown}"
 
-    def reset(self, prompts: list[Prompt], num_generations: int, seeds: Sequence[int]) -> list[Prompt]:
+    def reset(
+        self,
+        prompts: list[Prompt],
+        num_generations: int,
+        seeds: Sequence[int],
+    ) -> list[Prompt]:
         """Make an environment for each of the next completions; return the prompts with what these say first.
 
         The completions of a prompt get the same seed, so that they begin in the same state.
@@ -75,19 +80,29 @@ class Tools:
             return prompts
         self._close_environments()
         self.environments = [Environment(self.factory) for _ in seeds]
-        replies = self.peers.of_first(lambda: self._reset(prompts, num_generations, seeds))
-        texts = []
-        for environment, (text, failure) in zip(self.environments, replies, strict=True):
+        begin = partial(self._reset, prompts, num_generations, seeds)
+        replies = self.peers.of_first(begin)
+        for environment, (_, failure) in zip(self.environments, replies, strict=True):
             environment.failure = failure
-            texts.append(None if failure else text)
-        parts = [texts[first : first + num_generations] for first in range(0, len(texts), num_generations)]
-        return [self._opened(prompt, set(said) - {None}) for prompt, said in zip(prompts, parts, strict=True)]
+        opened = []
+        for number, prompt in enumerate(prompts):
+            first = number * num_generations
+            group = replies[first : first + num_generations]
+            texts = {text for text, failure in group if not failure}
+            opened.append(self._opened(prompt, texts - {None}))
+        return opened
 
-    def _reset(self, prompts: list[Prompt], num_generations: int, seeds: Sequence[int]) -> list[Any]:
+    def _reset(
+        self,
+        prompts: list[Prompt],
+        num_generations: int,
+        seeds: Sequence[int],
+    ) -> list[Any]:
         batch = Batch(self.workers)
         for number, environment in enumerate(self.environments):
             group = number // num_generations
-            begin = partial(environment.reset, prompts[group].columns, seeds[group * num_generations])
+            seed = seeds[group * num_generations]
+            begin = partial(environment.reset, prompts[group].columns, seed)
             batch.add(number, begin, line=environment.line, may_end=True)
         replies = batch.all()
         return [replies[number] for number in range(len(seeds))]
@@ -100,15 +115,17 @@ class Tools:
             raise UserError("the environments of one prompt say different things", why, fix, INTERNAL)
         if not texts:
             return prompt
-        encoder, turns = self.protocol.encoder, [dict(message) for message in prompt.turns]
+        turns = [dict(message) for message in prompt.turns]
         asked = [message for message in turns if message["role"] == "user"]
         asked[-1]["content"] += texts.pop()
-        text, ids = encoder.prompt(turns, read_tools(prompt.columns.get("tools")))
+        tools = read_tools(prompt.columns.get("tools"))
+        text, ids = self.protocol.encoder.prompt(turns, tools)
         if len(ids) > self.max_prompt:
             why = f"it has {len(ids)} tokens, allowed are {self.max_prompt}"
             what = "what an environment says makes a prompt too long"
             raise UserError(what, why, "raise max_prompt_length, or let reset say less", INTERNAL)
-        return replace(prompt, text=text, ids=tuple(ids), messages=tuple(turns) if prompt.messages else ())
+        messages = tuple(turns) if prompt.messages else ()
+        return replace(prompt, text=text, ids=tuple(ids), messages=messages)
 
     def _close_environments(self) -> None:
         for environment in self.environments:
@@ -145,13 +162,19 @@ class Calls:
         """Cut a completion after its first new call, and begin this; return False if there is none."""
         completion.environment = self.environments.get(number)
         if completion.environment and completion.environment.failure:
-            self._add(completion, [Request(RESET, "", 0, 0, 0)], [], [""], completion.environment.failure)
+            begun = Request(RESET, "", 0, 0, 0)
+            self._add(completion, [begun], [], [""], completion.environment.failure)
             return False
         requests = self.protocol.find(completion, limit)
         if not requests:
             return False
         kept = slice(requests[0].length)
-        begun = replace(completion, ids=completion.ids[kept], logps=completion.logps[kept], cuts=completion.cuts[kept])
+        begun = replace(
+            completion,
+            ids=completion.ids[kept],
+            logps=completion.logps[kept],
+            cuts=completion.cuts[kept],
+        )
         self.paused[number] = Paused(begun, requests)
         failpoint("call-paused")
         self._begin_next(number)
@@ -159,16 +182,20 @@ class Calls:
 
     def _begin_next(self, number: int) -> None:
         """Begin the first call of a paused completion that has not been made."""
-        paused = self.paused[number]
-        request, environment = paused.requests[len(paused.results)], paused.completion.environment
         if self.peers.rank:
             return
+        paused = self.paused[number]
+        request = paused.requests[len(paused.results)]
+        environment = paused.completion.environment
         if request.error:
             self.batch.add(number, partial(str, request.error))
         elif request.tool in self.functions:
-            texts = (request.query,) if request.arguments is None else ()
-            call = partial(self.functions[request.tool], *texts, **(request.arguments or {}))
-            self.batch.add(number, call, is_told=self.protocol.is_typed)
+            function = self.functions[request.tool]
+            if request.arguments is None:
+                self.batch.add(number, partial(function, request.query))
+            else:
+                call = partial(function, **request.arguments)
+                self.batch.add(number, call, is_told=True)
         elif request.tool == STEP:
             call = partial(environment.call, STEP, request.query)
             self.batch.add(number, call, line=environment.line, may_end=True)
@@ -182,7 +209,8 @@ class Calls:
         replies = self.peers.of_first(lambda: self.batch.replies(wait))
         for number, (result, failure) in replies:
             paused = self.paused[number]
-            completion, requests = paused.completion, paused.requests
+            completion = paused.completion
+            requests = paused.requests
             paused.results.append(result)
             if not failure and len(paused.results) < len(requests):
                 self._begin_next(number)
@@ -213,8 +241,17 @@ class Calls:
         ends = [request.place for request in requests[1 : len(said)]]
         ends.append(len(self.protocol.encoder.decode(completion.ids)))
         for request, result, end in zip(requests, said, ends, strict=False):
-            call = Call(request.tool, request.query, result, start, start, (request.place, end))
-            completion.calls.append(replace(call, is_turn=self.protocol.is_typed))
-        completion.calls[-1] = replace(completion.calls[-1], end=start + len(given), failure=failure)
+            call = Call(
+                request.tool,
+                request.query,
+                result,
+                start,
+                start,
+                span=(request.place, end),
+                is_turn=self.protocol.is_typed,
+            )
+            completion.calls.append(call)
+        last = completion.calls[-1]
+        completion.calls[-1] = replace(last, end=start + len(given), failure=failure)
         if failure:
             completion.finish_reason = "tool"

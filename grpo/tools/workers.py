@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -35,10 +35,10 @@ class Line:
 
     def __init__(self) -> None:
         self.work: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
-        threading.Thread(target=self._serve, name="environment", daemon=True).start()
+        threading.Thread(target=self._serve, name="tool", daemon=True).start()
 
     def _serve(self) -> None:
-        with asyncio.Runner() as self.runner:
+        with closing(asyncio.Runner()) as self.runner:
             while work := self.work.get():
                 work()
 
@@ -94,13 +94,14 @@ class Workers:
             job.done.put((job.number, ("", f"not called: {MAX_HUNG} calls of tools hang")))
             return
         job.due = time.monotonic() + self.timeout_s
-        if job.line:
-            job.line.work.put(partial(self._call, job, job.line.result_of))
-        elif is_async(job.call.func):
+        if is_async(job.call.func) and not job.line:
             job.future = self.loop.run(self._await(job))
-            job.future.add_done_callback(lambda _: self._end(job, _reply_of(job.future)))
-        else:
-            threading.Thread(target=self._call, args=(job, _run), name="tool", daemon=True).start()
+            job.future.add_done_callback(lambda future: self._end(job, _reply_of(future)))
+            return
+        line = job.line or Line()
+        line.work.put(partial(self._call, job, line))
+        if not job.line:
+            line.work.put(None)
 
     def give_up(self, job: Job) -> bool:
         """Wait for a call no longer; return False if it has replied in the meantime."""
@@ -126,9 +127,10 @@ class Workers:
             job.is_over = True
         job.done.put((job.number, reply))
 
-    def _call(self, job: Job, result_of: Callable[[Any], Any]) -> None:
+    def _call(self, job: Job, line: Line) -> None:
         try:
-            reply = self._reply(job, result_of(alone(job.call)))
+            value = line.result_of(alone(job.call))
+            reply = self._reply(job, value)
         except BaseException as error:  # no signal arrives on these threads
             reply = _failed(job, error)
         self._end(job, reply)
@@ -196,10 +198,6 @@ class Batch:
 
 async def _result_of(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
-
-
-def _run(value: Any) -> Any:
-    return asyncio.run(_result_of(value)) if inspect.isawaitable(value) else value
 
 
 def _reply_of(future: Future) -> Reply:

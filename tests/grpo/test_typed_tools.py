@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 import threading
+from typing import Literal
 
 import pytest
 import torch
@@ -25,15 +26,16 @@ from grpo.data.prompts import ChatEncoder
 from grpo.engine.device.draw import NO_CUT, SamplingParams
 from grpo.engine.device.ops import draw_tokens, exact_logits
 from grpo.engine.sampling.sampler import Sampler
-from grpo.tools.environment import Environment
-from grpo.tools.functions import build_tools, find_tools, tool_encoder
+from grpo.tools.arguments import checker, problem_with
+from grpo.tools.environment import Environment, methods_of
+from grpo.tools.functions import build_tools, find_tools, protocol_of
 from grpo.tools.protocol import Request
-from grpo.tools.template import TemplateProtocol, fits, problem_with
+from grpo.tools.template import TemplateProtocol
 from grpo.tools.tools import Tools
 from rewards.environment import grade
 from rewards.format import build
 
-LIMIT, MAX_RESULT, MAX_ROUNDS = 400, 30, 3
+LIMIT, MAX_RESULT, MAX_ROUNDS = 400, 32, 3
 
 
 def add(a: int, b: int) -> int:
@@ -88,7 +90,7 @@ def words(family: str) -> list[str]:
 def described(family: str, has_steps: bool = False, **changes) -> TemplateProtocol:
     tokenizer = tokenizer_of(family, words(family))
     encoder = ChatEncoder(tokenizer, [get_json_schema(tool) for tool in TYPED.values()])
-    settings = {"max_rounds": MAX_ROUNDS, "max_tokens": MAX_RESULT, **changes}
+    settings = {"max_calls": MAX_ROUNDS, "max_tokens": MAX_RESULT, **changes}
     return TemplateProtocol(encoder, has_steps=has_steps, **settings)
 
 
@@ -125,7 +127,7 @@ def answered(call) -> str:
         inspect.signature(TYPED[name]).bind(**given)
         assert all(type(value) is hints[key] for key, value in given.items())
     except (TypeError, AssertionError):
-        return f"Error: {name}: {problem_with(given, get_json_schema(TYPED[name])['function']['parameters'])}"
+        return f"Error: {problem_with(name, given, get_json_schema(TYPED[name])['function']['parameters'])}"
     if name == "add":
         return str(given["a"] + given["b"])
     times = given.get("times", 1)
@@ -256,7 +258,8 @@ def test_several_calls_are_made_in_order_and_hidden_from_rewards(family):
     before = "" if family == "llama3.1" else "so "
     completion, goes_on = answered_turn(protocol, turn(protocol, before + written(family, *calls)))
     assert (
-        goes_on and [call.result for call in completion.calls] == ["3", "17", "Error: add: b is missing"][: len(calls)]
+        goes_on
+        and [call.result for call in completion.calls] == ["3", "17", "Error: add: 'b' is a required pr"][: len(calls)]
     )
     assert [call.query for call in completion.calls][:1] == ['{"a": 1, "b": 2}']
     text = protocol.encoder.decode(completion.ids)
@@ -301,32 +304,35 @@ def test_no_hostile_result_or_call_opens_a_turn(family):
 
 
 @pytest.mark.parametrize(("call", "why"), [
-    ({"a": 1, "b": 2}, ""), ({"a": 1}, "b is missing"), ({"a": True, "b": 2}, "must be"),
-    ({"a": 1.5, "b": 2}, "must be"),
-    ({"a": 1, "b": 2, "z": 0}, "takes no z"), ([1, 2], "no object"), ({"a": None, "b": 2}, "must be"),
+    ({"a": 1, "b": 2}, ""), ({"a": 1}, "'b' is a required"), ({"a": True, "b": 2}, "a: True is not of type 'integer'"),
+    ({"a": 1.0, "b": 2}, "a: 1.0 is not of type"), ({"a": 1, "b": 2, "z": 0}, "'z' was unexpected"),
+    ([1, 2], "not of type 'object'"), ({"a": None, "b": 2}, "a: None is not"),
 ])  # fmt: skip
 def test_arguments_must_fit_the_description(call, why):
-    problem = problem_with(call, get_json_schema(add)["function"]["parameters"])
+    problem = problem_with("add", call, get_json_schema(add)["function"]["parameters"])
     assert why in problem and bool(why) == bool(problem)
 
 
 def test_types_are_those_of_json():
-    def f(a: list[int] | None, b: dict[str, float], c: int | str) -> str:
+    def f(
+        a: list[int] | None, b: dict[str, float], c: int | str, d: Literal["x"] | dict[str, int | None] | None
+    ) -> str:
         """F.
 
         Args:
             a: A list.
             b: A table.
             c: Either.
+            d: One of all.
         """
 
     parts = get_json_schema(f)["function"]["parameters"]["properties"]
-    good = {"a": [None, [], [1]], "b": [{}, {"x": 1}, {"x": 0.5}], "c": [1, "1"]}
-    bad = {"a": [["1"], 1, "[]"], "b": [[], {"x": "1"}, None], "c": [1.5, True, [1], None]}
+    good = {"a": [None, [], [1]], "b": [{}, {"x": 1}, {"x": 0.5}], "c": [1, "1"], "d": [None, "x", {"x": None}]}
+    bad = {"a": [["1"], 1, "[]"], "b": [[], {"x": "1"}, None], "c": [1.5, True, [1], None], "d": ["y", {"x": "1"}]}
     for name, schema in parts.items():
-        assert [fits(value, schema) for value in good[name] + bad[name]] == [True] * len(good[name]) + [False] * len(
-            bad[name]
-        )
+        assert [checker()(schema).is_valid(value) for value in good[name] + bad[name]] == [True] * len(good[name]) + [
+            False
+        ] * len(bad[name])
 
 
 def test_a_response_template_reads_the_calls():
@@ -367,8 +373,8 @@ def test_a_template_without_calls_is_refused_or_left_to_tags(template, why):
     tokenizer = tokenizer_of("qwen2.5")
     tokenizer.chat_template = template
     config = TrainConfig(tools=("x:add",), tool_format="template")
-    refused(lambda: tool_encoder(config, tokenizer, {"x:add": add}), why)
-    assert not tool_encoder(TrainConfig(tools=("x:add",)), tokenizer, {"x:add": add}).tools
+    refused(lambda: protocol_of(config, tokenizer, {"x:add": add}), why)
+    assert not protocol_of(TrainConfig(tools=("x:add",)), tokenizer, {"x:add": add}).is_typed
 
 
 def test_the_format_is_chosen_by_descriptions_and_template():
@@ -376,11 +382,11 @@ def test_the_format_is_chosen_by_descriptions_and_template():
         return query
 
     tokenizer, plain = tokenizer_of("qwen2.5"), TrainConfig(tools=("x:f",))
-    assert tool_encoder(plain, tokenizer, {"x:f": add}).tools[0]["function"]["name"] == "f"
+    assert protocol_of(plain, tokenizer, {"x:f": add}).encoder.tools[0]["function"]["name"] == "f"
     for config, function in (plain, bare), (TrainConfig(tools=("x:f",), tool_format="tags"), add):
-        assert not tool_encoder(config, tokenizer, {"x:f": function}).tools
+        assert not protocol_of(config, tokenizer, {"x:f": function}).is_typed
     config = TrainConfig(tools=("x:f",), tool_format="template")
-    refused(lambda: tool_encoder(config, tokenizer, {"x:f": bare}), "the tool f has no description", exit_code=2)
+    refused(lambda: protocol_of(config, tokenizer, {"x:f": bare}), "the tool f has no description", exit_code=2)
 
 
 # --- environments ----------------------------------------------------------------------------------------------------
@@ -429,8 +435,8 @@ class Counter:
 
 def counting(family="qwen2.5", **changes):
     config = TrainConfig(environment="x:Counter", reward_funcs=("x:Counter",), **changes)
-    encoder = tool_encoder(config, tokenizer_of(family), {"x:Counter": Counter})
-    return config, build_tools(config, encoder, {"x:Counter": Counter})
+    objects = {"x:Counter": Counter}
+    return config, build_tools(config, protocol_of(config, tokenizer_of(family), objects), objects)
 
 
 def begun(tools, columns=None, number=2):
@@ -516,15 +522,19 @@ def test_an_environment_that_hangs_is_left_alone():
 ])  # fmt: skip
 def test_an_environment_without_a_use_is_refused(factory, why):
     config = TrainConfig(environment="x:E")
-    refused(lambda: tool_encoder(config, tokenizer_of("qwen2.5"), {"x:E": factory}), why, exit_code=2)
+    refused(lambda: protocol_of(config, tokenizer_of("qwen2.5"), {"x:E": factory}), why, exit_code=2)
 
 
 def test_an_object_is_closed_though_it_hangs_no_longer():
     closed = threading.Event()
-    environment = Environment(type("E", (), {"close": lambda self: closed.set()}))
+    factory = type("E", (), {"close": lambda self: closed.set()})
+    environment = Environment(factory)
     environment.line.ask(lambda: environment.reset({}, 0)).result()
     environment.close()
     environment.close()
+    assert closed.wait(10)
+    closed.clear()
+    methods_of("x:make", lambda: factory())  # the sample of a function, too
     assert closed.wait(10)
 
 
