@@ -142,7 +142,7 @@ def test_an_adapter_of_another_module_is_refused_by_its_name(checkpoint, tmp_pat
     save_adapter(make({Q: 4}), tmp_path)
     tensors = load_file(tmp_path / "adapter_model.safetensors")
     head = "base_model.model.lm_head"
-    tensors |= {f"{head}.lora_A.weight": torch.ones(2, 8), f"{head}.lora_B.weight": torch.ones(9, 2)}
+    tensors |= {f"{head}.lora_A.weight": torch.ones(4, 8), f"{head}.lora_B.weight": torch.ones(9, 4)}
     save_file(tensors | {f"{head}.base_layer.weight": torch.ones(9, 8)}, tmp_path / "adapter_model.safetensors")
     refused(lambda: load(checkpoint, adapter=load_adapter(tmp_path)), "changes lm_head", "q_proj")
 

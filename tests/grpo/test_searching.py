@@ -124,7 +124,9 @@ def test_measures_of_searching():
 def test_the_doctor_counts_what_results_may_add(model, tmp_path):
     base = build_base(tmp_path, {"Velda": "Velda is a city."})
     keys = f"model_name_or_path={model} dataset_id_or_path=q.jsonl output_dir=run reward_funcs=exact tools=search"
-    config, notices = load_config(None, f"{keys} knowledge_base={base} max_tool_calls=2".split())
+    config, notices = load_config(
+        None, f"{keys} knowledge_base={base} max_tool_calls=2 max_completion_length=256".split()
+    )
     assert "256 and more of the 256 tokens" in tools(Case(config)) and "no room for an answer" in tools(Case(config))
     assert "<search>" in config.system_prompt and any("how to call" in notice for notice in notices)
     missing, _ = load_config(None, f"{keys} knowledge_base={tmp_path / 'none.db'}".split())
