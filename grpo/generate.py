@@ -71,8 +71,10 @@ class Chat:
         """Print the answer to a conversation while it is generated, and return it."""
         seed = hash_seed(self.seed, len(messages))
         (prompt,) = self.sampler.reset([self.fit(messages)], 1, [seed])
-        prompt_ids, ids, shown = prompt.ids, [], ""
-        for token in self.sampler.stream(prompt_ids, self.sampling_after(len(prompt_ids)), seed, _note_failure):
+        sampling = self.sampling_after(len(prompt.ids))
+        ids: list[int] = []
+        shown = ""
+        for token in self.sampler.stream(prompt.ids, sampling, seed, _note_failure):
             ids.append(token)
             text = self.policy.decode(ids)
             if not text.endswith(INCOMPLETE):
@@ -107,7 +109,8 @@ class Chat:
                 return
             messages = [*messages, self.message(question)]
             try:
-                messages = [*messages, {"role": "assistant", "content": self.answer(messages)}]
+                answer = self.answer(messages)
+                messages = [*messages, {"role": "assistant", "content": answer}]
             except KeyboardInterrupt:
                 print("\n(stopped; this question and its answer are left out of the conversation)", file=sys.stderr)
                 messages = messages[:-1]
@@ -117,12 +120,13 @@ def _tools_of(made_with: object, policy: Policy) -> Tools | None:
     """Return the tools of a run, without those that only the program has that passed them."""
     if not isinstance(made_with, TrainConfig):
         return None
-    names = [name for name in made_with.tools if not name.startswith(OBJECT)]
-    if any(name.startswith(OBJECT) for name in (*made_with.tools, made_with.environment or "")):
+    names = tuple(name for name in made_with.tools if not name.startswith(OBJECT))
+    environment = made_with.environment
+    if environment and environment.startswith(OBJECT):
+        environment = None
+    config = replace(made_with, tools=names, environment=environment)
+    if config != made_with:
         print("note: tools that a program passed to the run are not here, so calls of them are text", file=sys.stderr)
-    own = made_with.environment or ""
-    environment = None if own.startswith(OBJECT) else own
-    config = replace(made_with, tools=tuple(names), environment=environment)
     return build_tools(config, protocol_of(config, policy.tokenizer))
 
 
@@ -158,11 +162,13 @@ def main(argv: list[str]) -> None:
     if arguments.n < 1:
         raise UserError(f"--n is {arguments.n}", "it is the number of answers per prompt", "give 1 or more")
     sampling = SamplingParams(arguments.max_new_tokens, arguments.temperature, arguments.top_p)
-    device, saved = choose_device(arguments.device), find_saved(arguments.model)
+    device = choose_device(arguments.device)
+    saved = find_saved(arguments.model)
     policy = load_saved(saved, TrainConfig(torch_dtype=arguments.dtype), device)
     made_with = saved.config()
     tools = _tools_of(made_with, policy)
-    chat = Chat(policy, sampling, arguments.seed, getattr(made_with, "prompt_template", "{question}"), tools)
+    template = getattr(made_with, "prompt_template", "{question}")
+    chat = Chat(policy, sampling, arguments.seed, template, tools)
     system = arguments.system or getattr(made_with, "system_prompt", None)
     if tools and not arguments.system:
         system = system_prompt_of(made_with, chat.encoder)

@@ -270,7 +270,7 @@ def test_functions_keep_their_size():
 # How large each folder may be, in tokens (names, operators, numbers). A file counts for the longest name that it begins
 # with. Who needs more raises a line in the same commit, and says there what that buys.
 BUDGETS = {
-    "grpo/algorithm": 10_850,
+    "grpo/algorithm": 11_000,
     "grpo/minimal.py": 2_500,
     "grpo/engine": 42_250,
     "kernels": 14_250,

@@ -24,6 +24,7 @@ OTHERS = {
     "journal_mode",
     "cache_size",
     "peft_config",
+    "environment_factory",
 }  # arguments, words of SQL
 TEXTS = [  # (where, text) of every text in the source of the program
     (f"{path.relative_to(ROOT)}:{node.lineno}", node.value)

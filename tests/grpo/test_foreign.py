@@ -149,6 +149,7 @@ DEPARTURES = {  # (peer, key) -> what its files get here without that key, and w
         "TRL has raised it since: 256 cuts off most answers of a model that reasons",
     ),
     ("trl 1.16", "use_bias_correction_kl"): (False, "the papers, KnowRL's runs and TRL 0.23 have it so"),
+    ("trl 1.16", "max_tool_calling_iterations"): (4, "every completion ends"),
     ("llamafactory", "lora_alpha"): (16.0, "null is computed there: twice lora_rank"),
     ("llamafactory", "lora_target"): (None, SAME),
     ("llamafactory", "dataset_dir"): (None, "the folder data is used if it registers data sets"),
