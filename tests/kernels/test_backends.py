@@ -52,7 +52,7 @@ def test_the_first_that_is_right_is_taken_and_the_log_says_why_not_the_others(mo
 def model_of(num_heads, num_kv_heads, head_dim, dtype, device="cpu"):
     """What a choice looks at."""
     config = SimpleNamespace(num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
-    return SimpleNamespace(shape=config, build=SimpleNamespace(dtype=dtype, device=device))
+    return SimpleNamespace(shape=config, build=SimpleNamespace(dtype=dtype, device=device), can_be_captured=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -94,9 +94,10 @@ def test_the_list_of_skipped_rows_is_a_new_file_and_so_never_the_source(run, tmp
 def test_a_source_without_rows_leaves_the_old_file(run, tmp_path, content):
     source, out = tmp_path / "source.jsonl", tmp_path / "out.db"
     source.write_text(content)
-    out.write_bytes(b"old")
+    build(write_rows(tmp_path / "earlier.jsonl", 1), out)
+    old = out.read_bytes()
     done = run("knowledge.build", source, out)
-    assert done.returncode == 3 and "no usable row" in done.stderr and out.read_bytes() == b"old" and not leftovers(out)
+    assert done.returncode == 3 and "no usable row" in done.stderr and out.read_bytes() == old and not leftovers(out)
 
 
 def test_command_line_mistakes(run, tmp_path):
@@ -127,7 +128,8 @@ def test_duplicates_over_many_batches_keep_the_first(tmp_path):
 def test_a_full_disk_leaves_the_old_file(run, tmp_path, limit_bytes):
     """A limit on the size of files: while rows are written, while the index is merged, while the file is compacted."""
     source, out = write_rows(tmp_path / "source.jsonl", 2000), tmp_path / "out.db"
-    out.write_bytes(b"old")
+    build(write_rows(tmp_path / "earlier.jsonl", 1), out)
+    old = out.read_bytes()
     done = run(
         "knowledge.build",
         source,
@@ -136,7 +138,7 @@ def test_a_full_disk_leaves_the_old_file(run, tmp_path, limit_bytes):
     )
     assert done.returncode == 6, done.stderr
     assert f"error: could not write {out}" in done.stderr and "fix: free some space" in done.stderr
-    assert out.read_bytes() == b"old" and not leftovers(out)
+    assert out.read_bytes() == old and not leftovers(out)
 
 
 def test_an_open_base_survives_a_rebuild(tmp_path):
