@@ -57,8 +57,8 @@ _DESCRIBES = re.compile(r"(?:(?! of ).)+? (?:is|are|was|were) (?:an?|the) |.+? (
 _LIMITED = re.compile(r"\b(?:not|no|none|nothing|nobody|never|only|but|except|until|less|more|than)\b")
 # an I that ends a sentence, is part of a word, or follows a name, and MY are values: "World War I began in 1914"
 _WRITER = (
-    r"(?:^|[^\w\s-]\s*|\b(?:[a-z0-9]\w*|And|As|Because|But|Here|How|If|No|Now|Or|Since|So|That|Then|What|When|Where|While"
-    r"|Who|Why|Yes)\s+)I(?![\w-]|\W*$)"
+    r"(?:^|[^\w\s-]\s*|\b(?:[a-z0-9]\w*|And|As|Because|But|Here|How|If|No|Now|Or|Since|So|That|Then|What|When|Where"
+    r"|While|Who|Why|Yes)\s+)I(?![\w-]|\W*$)"
 )
 _NO_STATEMENT = re.compile(_WRITER + r"|\b[Mm]y\b|\b(?i:we|you|maybe|perhaps|might|nothing)\b|\?\W*$")
 

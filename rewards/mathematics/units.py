@@ -64,7 +64,8 @@ MEANING_AFTER = (
 )
 _IS_PART_OR_LARGE = re.compile(
     "(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|teen|tie|hundred|thousand|illion)ths?"
-    "|(?:twen|thir|for|fif|six|seven|eigh|nine)ties|(?:thir|four|fif|six|seven|eigh|nine)teens|.*(?:teenths?|tieths?|illi(?:on|ard)(?:ths?|s)?)"
+    "|(?:twen|thir|for|fif|six|seven|eigh|nine)ties|(?:thir|four|fif|six|seven|eigh|nine)teens"
+    "|.*(?:teenths?|tieths?|illi(?:on|ard)(?:ths?|s)?)"
 ).fullmatch
 # after a number these say nothing more about it, whatever the question is about
 HARMLESS_AFTER = _words("total altogether overall in all each apiece every per of the a an left remaining only exactly")

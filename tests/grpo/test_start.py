@@ -61,7 +61,8 @@ def test_a_folder_that_the_run_reads_is_no_output(home, chat_checkpoint):
     before = sorted(home.rglob("*")), sorted(chat_checkpoint.iterdir())
     for typed in keys:
         command = ["c.yaml", *typed.split(), "overwrite_output_dir=true"]
-        refused(lambda: train.main(command), "holds what the run reads", "set another output_dir", exit_code=2)  # noqa: B023
+        said = "holds what the run reads", "set another output_dir"
+        refused(lambda command=command: train.main(command), *said, exit_code=2)
         assert (sorted(home.rglob("*")), sorted(chat_checkpoint.iterdir())) == before
 
 
