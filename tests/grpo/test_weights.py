@@ -290,16 +290,3 @@ def test_frozen_weights_are_packed_once_and_trained_ones_for_each_generation(tmp
     assert (weight.prepacked is not None) == is_kept
     weight.refresh()
     assert weight.prepacked is None
-
-
-def test_a_packed_weight_has_no_part_in_gradients(tmp_path):
-    """A frozen projection passes the gradient on to the adapters before it."""
-    model = load(write_checkpoint(tmp_path), rank=2, targets=("q_proj",))
-    gradients = []
-    for _ in range(2):
-        model.zero_grad()
-        hidden_states(model, IDS).sum().backward()
-        gradients.append([parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None])
-        with model.sampling():
-            pass
-    assert gradients[0] and all(map(torch.equal, *gradients))

@@ -2,35 +2,31 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import nn
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.progress import counted, counting
 from grpo.base.storage import read_json, save_tensors, write_json
 from grpo.engine.device.quantised import QuantisedRows
+from grpo.engine.model.adapter import Adapter
 from grpo.engine.model.bitsandbytes import unpacked
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import EMBEDDING, Decoder
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.transformers_model import TransformersModel, linears_of, probed_by_transformers, read_net
-from grpo.engine.model.weight import master_dtype
-from grpo.engine.parallel.shard import Shard, Split
+from grpo.engine.model.weight import DAMAGED, NAMES_SHOWN, finite, master_dtype
+from grpo.engine.parallel.shard import Split
 from grpo.engine.parallel.shared_decoder import make_decoder
 from grpo.engine.parallel.splits import split_of, splits_of_adapter
 
-if TYPE_CHECKING:
-    from grpo.engine.model.adapter import Adapter
-
 FILE_BYTES = 5_000_000_000
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
-NAMES_SHOWN = 8
 CONVERT = (  # transformers reads a pickle's weights, and nothing else that it may hold
     'python -c "from transformers import AutoModelForCausalLM as M; '
     "M.from_pretrained('{folder}', dtype='auto').save_pretrained('{folder}')\""
@@ -46,22 +42,13 @@ def read_model_config(folder: Path, backend: str = "auto") -> ModelConfig:
     if not path.exists():
         fix = "set model_name_or_path to a Hugging Face checkpoint folder or hub id"
         raise UserError(f"{folder} is not a checkpoint", "it has no config.json", fix, PREFLIGHT)
-    kinds = (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        RuntimeError,
-        StrictDataclassError,
-    )
+    kinds = (*DAMAGED, RuntimeError, StrictDataclassError)
     with explained(kinds, f"{path} cannot be read", "download the checkpoint again"):
         return ModelConfig.from_hf(read_json(path), backend)
 
 
 @torch.no_grad()
-def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -> Decoder:
+def load_decoder(folder: Path, build: Build, adapter: Adapter | None = None) -> Decoder:
     """Build the decoder of a checkpoint and load its weights, converted to build.dtype (on the meta device: shapes).
 
     adapter: is added to them, before they are converted. A shard (build.shard) takes its parts of them.
@@ -84,13 +71,13 @@ def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -
         if name not in named:
             is_head = model.config.tied_head and name == "lm_head.weight"
             if is_head and not is_meta:
-                tied = _read_part(stored, build.shard, splits[EMBEDDING])
+                tied = build.shard.take(stored, splits[EMBEDDING])
             if not (is_head or name.endswith("rotary_emb.inv_freq")):  # which follow from others
                 problems.append(f"unexpected {name}")
         elif shapes[name] != shape:
             problems.append(f"{name} has shape {tuple(shape)}, wanted {tuple(shapes[name])}")
         elif not is_meta:
-            tensor = _read_part(stored, build.shard, splits[name])
+            tensor = build.shard.take(stored, splits[name])
             module = name.removesuffix(".weight")
             if module in pairs:
                 tensor = _with_adapter(module, tensor, pairs[module], build, splits[name])
@@ -108,12 +95,12 @@ def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -
 
 
 def _load_transformers_model(
-    folder: Path, config: ModelConfig, build: Build, adapter: "Adapter | None"
+    folder: Path, config: ModelConfig, build: Build, adapter: Adapter | None
 ) -> TransformersModel:
     """Load a checkpoint with transformers: `load_decoder` for a model that its modules compute."""
     if torch.device(build.device).type == "meta":
         return TransformersModel(config, build)
-    kinds = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError)
+    kinds = (*DAMAGED, RuntimeError, ImportError)
     with explained(kinds, f"transformers cannot load {folder}", "use another checkpoint"):
         net, problems = read_net(folder, build.dtype, build.device)
     if problems:
@@ -130,18 +117,6 @@ def _load_transformers_model(
         model = TransformersModel(config, build, net)
     model.expected = expected
     return model
-
-
-def _read_part(stored: Any, shard: Shard, split: Split | None) -> torch.Tensor:
-    """Return a shard's part of a tensor. Of the file, only these bytes are read. stored: safetensors' slice."""
-    if split is None or shard.world == 1:
-        return stored[:]
-    (size,) = split.blocks
-    mine = shard.part(size)
-    part = stored[mine] if split.dim == 0 else stored[:, mine]
-    missing = shard.width(size) - part.shape[split.dim]
-    axes_behind = part.dim() - 1 - split.dim
-    return F.pad(part, (0, 0) * axes_behind + (0, missing))
 
 
 def _with_adapter(
@@ -197,19 +172,6 @@ def save_checkpoint(
     write_tensors({name: shape.numel() * dtype.itemsize for name, shape in shapes.items()}, read, folder, file_bytes)
 
 
-def finite(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor in `dtype`; UserError (exit 3) if a number of it is infinite there, or NaN."""
-    converted = tensor.to(dtype)
-    if not torch.isfinite(converted).all():
-        raise UserError(
-            f"{name} would hold numbers that are not finite",
-            f"its largest one is {tensor.abs().max():.3g} in {tensor.dtype}, and it is used in {dtype}",
-            "use bfloat16 or float32 if float16 alone is too narrow for it; else use another adapter or checkpoint",
-            PREFLIGHT,
-        )
-    return converted
-
-
 def write_tensors(
     sizes: dict[str, int], read: Callable[[str], torch.Tensor], folder: Path, file_bytes: int = FILE_BYTES
 ) -> None:
@@ -257,7 +219,7 @@ def read_tensors(folder: Path) -> Iterator[tuple[str, Any]]:
             PREFLIGHT,
         )
     for path in (folder / file for file in files):
-        broken = explained((SafetensorError, OSError), f"{path} cannot be read", "download the checkpoint again")
+        broken = explained(DAMAGED, f"{path} cannot be read", "download the checkpoint again")
         with broken, safe_open(path, framework="pt") as tensors:
             for name in tensors.keys():
                 yield name, tensors.get_slice(name)
@@ -265,7 +227,6 @@ def read_tensors(folder: Path) -> Iterator[tuple[str, Any]]:
 
 def _indexed_files(index: Path) -> list[str]:
     """Return the files that an index names, all of them looked for in its own folder."""
-    kinds = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
-    with explained(kinds, f"{index} cannot be read", "download the checkpoint again"):
+    with explained(DAMAGED, f"{index} cannot be read", "download the checkpoint again"):
         files = read_json(index)["weight_map"].values()
         return sorted({Path(file).name for file in files})
