@@ -112,16 +112,6 @@ def test_pefts_scales_are_read(tmp_path, options):
         assert (theirs[f"{module}.weight"] - linear.base(part)[0]).abs().max() <= 1e-5, module
 
 
-def test_without_an_alpha_the_scale_is_1(tmp_path):
-    save_adapter(Adapter({Q: (torch.ones(4, 32), torch.ones(32, 4))}, None), tmp_path, lora_alpha=12)
-    path = tmp_path / "adapter_config.json"
-    config = json.loads(path.read_text())
-    del config["lora_alpha"]
-    path.write_text(json.dumps(config))
-    (pair,) = load_adapter(tmp_path).pairs.values()
-    assert pair[1].unique().tolist() == [pytest.approx(1 / 3)]  # B was written divided by its scale, which is 12 / 4
-
-
 def test_an_adapter_of_another_module_is_refused_by_its_name(checkpoint, tmp_path):
     """PEFT saves the module's own weight as well, if it is the head."""
     save_adapter(make({Q: 4}), tmp_path)

@@ -14,7 +14,7 @@ from grpo.engine.device.ops import log_softmax_rows
 NO_CUT = float("-inf")
 
 
-def slow(hidden, head, targets, temperature, cuts):
+def slow(hidden, head, targets, temperature, cuts=None):
     logits = hidden.double() @ head.double().T
     return reference.log_softmax_rows(logits, targets, temperature, cuts)[:2]
 

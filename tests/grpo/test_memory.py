@@ -451,24 +451,6 @@ def test_halving_ends_where_the_longest_would_not_fit():
     assert limit.budget == memory.Budget(250, "mlp", 128, True) and len(calls) == 3
 
 
-def test_a_second_iteration_is_done_again_by_itself(made, wrap_passes):
-    """The second pass over a batch fails after the first update: smaller micro-batches end at the same weights."""
-    whole, halved = made("whole", num_iterations=2), made("halved", num_iterations=2)
-    calls = []
-
-    def fails_later(batch, run):
-        calls.append(batch.layout.num_tokens)
-        return runs_out([])() if len(calls) == 3 else run()  # reference, first pass, second pass
-
-    for trainer in (whole, halved):
-        trainer.memory.use(8 * trainer.longest)
-    step(whole)
-    wrap_passes(halved, fails_later)
-    step(halved)
-    assert len(calls) > 4 and max(calls[3:]) < calls[2] and halved.optimizer.num_updates == 2
-    torch.testing.assert_close(halved.optimizer.flat.values, whole.optimizer.flat.values, rtol=1e-3, atol=5e-5)
-
-
 def test_no_second_try_where_it_would_not_help(made, monkeypatch):
     """Generation does not get smaller with micro-batches. In an update that has begun, the others wait for this
     process's part of the gradient, and not for another try."""

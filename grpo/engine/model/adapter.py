@@ -149,10 +149,10 @@ def _of_module(config: Json, patterns: str, module: str, default: float) -> floa
 
 def _scale(config: Json, module: str, rank: int) -> float:
     """Return alpha / r of a projection. ValueError if its factors have another r than the settings say."""
-    r = _of_module(config, "rank_pattern", module, config.get("r", rank))
+    r = _of_module(config, "rank_pattern", module, config["r"])
     if r != rank:
         raise ValueError(f"the settings say r = {r:g} for {module}, whose factors have {rank}")
-    alpha = _of_module(config, "alpha_pattern", module, config.get("lora_alpha", rank))
+    alpha = _of_module(config, "alpha_pattern", module, config["lora_alpha"])
     return alpha / (rank**0.5 if config.get("use_rslora") else rank)
 
 

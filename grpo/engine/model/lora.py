@@ -36,7 +36,7 @@ from grpo.engine.parallel.shard import ALONE
 # A product for several parts may hold this many zeros off the diagonal of s B; with more, each part has its own.
 MAX_ZERO_SHARE = 0.07  # of the weight, if products are bound by arithmetic
 MAX_ZERO_BYTES = 8 << 20  # on a GPU, where decoding is bound by memory and by the number of launches
-NO_ADAPTERS = LoraSpec(rank=0, alpha=0.0, targets=())
+NO_ADAPTERS = LoraSpec(rank=1, alpha=0.0, targets=())
 NO_RANKS = slice(0, 0)  # of a part without an adapter
 
 
@@ -81,21 +81,20 @@ class _Augmented(torch.autograd.Function):
             return dx_TI, None, None, None
 
         A_RI = layer.A.value
-        exact_dtype = master_dtype(A_RI.dtype)
         dh_TR = torch.cat(dh_of_products, dim=-1)
         dA_RI = weight_gradient(dh_TR, layer.dropped(x_TI, seed))
         dB = []
         for part, g_TO in zip(layer.out_slices, layer.split(g_of_products), strict=True):
             if part in layer.rank_slices:
                 dB_OR = weight_gradient(g_TO, h_TR[:, layer.rank_slices[part]])
-                dB.append(layer.lora.scale * dB_OR.to(exact_dtype))
+                dB.append(dB_OR * layer.scale_1)
         if dx_TI is not None and seed is None:
             dx_TI = add_product(dx_TI, dh_TR, A_RI.T)
         elif dx_TI is not None:
             change_TI = linear(dh_TR, A_RI.T)
             change_TI = layer.dropped(change_TI, seed)
             dx_TI = dx_TI + change_TI
-        return dx_TI, dA_RI.to(exact_dtype), None, None, *dB
+        return dx_TI, dA_RI.to(layer.scale_1.dtype), None, None, *dB
 
 
 class Linear(nn.Module):
@@ -142,9 +141,12 @@ class Linear(nn.Module):
         self.bias = Weight(build, out_features, trained=self.trains_weight) if bias else None
         self.A = Weight(build, all_ranks.stop, in_features, trained=True) if adapted else None
         self.B = nn.ParameterDict()
+        exact_dtype = master_dtype(build.dtype)
         for part in adapted:  # in this order: given a dict, torch would sort the names
-            zeros_OR = torch.zeros(sizes[part], rank, dtype=master_dtype(build.dtype), device=build.device)
+            zeros_OR = torch.zeros(sizes[part], rank, dtype=exact_dtype, device=build.device)
             self.B[part] = nn.Parameter(zeros_OR)
+        # s as a tensor: times one in half precision, it gives float32 in one launch.
+        self.scale_1 = torch.full((1,), self.lora.scale, dtype=exact_dtype, device=build.device)
         self.number = 0  # among the model's adapted layers, set by the model; makes their dropout masks differ
 
         # While sampling; see `sampling`.
