@@ -171,7 +171,7 @@ def flash_error(heads: Heads) -> float:
 def will_be_fused(model: "Decoder") -> bool:
     """Return whether training uses kernels/ and FlashAttention on a GPU; without a GPU, whether it would try."""
     heads = Heads.of(model)
-    has_problem = torch.cuda.is_available() and triton_problem() or heads.on_gpu and flash_problem(heads)
+    has_problem = (torch.cuda.is_available() and triton_problem()) or (heads.on_gpu and flash_problem(heads))
     return heads.dtype in HALF and ProcessSettings.kernels and not has_problem
 
 

@@ -43,13 +43,14 @@ class Slots:
     def make(cls, cache: KVCache, max_new_tokens: int) -> "Slots":
         """Make the state of all slots of a cache, without sequences."""
         device, B = cache.kv_L2BKSE.device, cache.num_slots
-        integers = [torch.zeros(B, dtype=torch.int64, device=device) for _ in range(5)]
+
+        def zeros(*size: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+            return torch.zeros(B, *size, dtype=dtype, device=device)
+
+        size = max_new_tokens + 1
         ended_B = torch.ones(B, dtype=torch.bool, device=device)
-        results = [
-            torch.zeros(B, max_new_tokens + 1, dtype=dtype, device=device)
-            for dtype in (torch.int64, torch.float32, torch.float32)
-        ]
-        return cls(cache, *integers, ended_B, *results)
+        results = zeros(size), zeros(size, dtype=torch.float32), zeros(size, dtype=torch.float32)
+        return cls(cache, zeros(), zeros(), zeros(), zeros(), zeros(), ended_B, *results)
 
     def move(self, source: int, target: int) -> None:
         """Copy the sequence in slot `source` over that in slot `target`."""
