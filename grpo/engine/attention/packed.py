@@ -86,7 +86,20 @@ class PackedAttention(MicroBatchAttention):
 
     def attend_padded(self, q_NSHE: Tensor, k_NXKE: Tensor, v_NXKE: Tensor, mask: Tensor | None) -> Tensor:
         """Attend to prompts causally (mask: None), or to completions with their mask."""
-        return _attend(q_NSHE, k_NXKE, v_NXKE, mask)
+        if dense.usable(q_NSHE):
+            if mask is None:
+                no_prompt_N = torch.zeros(1, dtype=torch.int64, device=q_NSHE.device)
+                mask = _completion_mask(no_prompt_N, 0, q_NSHE.shape[1], q_NSHE.dtype, q_NSHE.device)
+            return dense.DenseAttention.apply(q_NSHE, k_NXKE, v_NXKE, mask)
+        out_NHSE = F.scaled_dot_product_attention(
+            q_NSHE.transpose(1, 2),
+            k_NXKE.transpose(1, 2),
+            v_NXKE.transpose(1, 2),
+            mask,
+            is_causal=mask is None,
+            enable_gqa=q_NSHE.shape[2] != k_NXKE.shape[2],
+        )
+        return out_NHSE.transpose(1, 2)
 
     def _pad(self, x_T: Tensor) -> tuple[Tensor, Tensor]:
         """Return the tokens of the prompts [P, width, …] and of the completions [N, width, …]."""
@@ -120,27 +133,12 @@ class _Unpad(torch.autograd.Function):
         return grad_padded.index_copy_(0, place_T, grad_T), None
 
 
-def _attend(q_NSHE: Tensor, k_NXKE: Tensor, v_NXKE: Tensor, mask: Tensor | None) -> Tensor:
-    """Attend with the mask; causally if it is None."""
-    if dense.usable(q_NSHE):
-        if mask is None:
-            width = q_NSHE.shape[1]
-            no_prompt_N = torch.zeros(1, dtype=torch.int64, device=q_NSHE.device)
-            mask = _completion_mask(no_prompt_N, 0, width, q_NSHE.dtype, q_NSHE.device)
-        return dense.DenseAttention.apply(q_NSHE, k_NXKE, v_NXKE, mask)
-    out_NHSE = F.scaled_dot_product_attention(
-        q_NSHE.transpose(1, 2),
-        k_NXKE.transpose(1, 2),
-        v_NXKE.transpose(1, 2),
-        mask,
-        is_causal=mask is None,
-        enable_gqa=q_NSHE.shape[2] != k_NXKE.shape[2],
-    )
-    return out_NHSE.transpose(1, 2)
-
-
 def _completion_mask(
-    lengths_N: Tensor, prompt_width: int, completion_width: int, dtype: torch.dtype, device: torch.device | str
+    lengths_N: Tensor,
+    prompt_width: int,
+    completion_width: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
 ) -> Tensor:
     """Return the mask [N or 1, 1, completion_width, prompt_width + completion_width], 0 or -inf.
 

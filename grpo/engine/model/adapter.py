@@ -157,7 +157,10 @@ def _scale(config: Json, module: str, rank: int) -> float:
 
 
 def trained_adapter(
-    model: Decoder, start: Adapter | None, base_model: str | None, base_revision: str = "main"
+    model: Decoder,
+    start: Adapter | None,
+    base_model: str | None,
+    base_revision: str = "main",
 ) -> Adapter:
     """Return the result of training as one adapter of the checkpoint on disk. All shards of a model call it together.
 

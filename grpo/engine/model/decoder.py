@@ -62,7 +62,10 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(
-        self, x: Tensor, added: Tensor | None = None, room: SpareColumns | None = None
+        self,
+        x: Tensor,
+        added: Tensor | None = None,
+        room: SpareColumns | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the norm of x + added, and that sum. room: what the norm leaves for x Aᵀ (`Linear.room`)."""
         return ops.rms_norm(x, self.weight(), self.eps, added, room)

@@ -20,7 +20,11 @@ KINDS = ("default", "linear", "llama3", "yarn")
 
 
 def cos_sin_tables(
-    config: "PreTrainedConfig", head_dim: int, num_positions: int, dtype: torch.dtype, device: torch.device | str
+    config: "PreTrainedConfig",
+    head_dim: int,
+    num_positions: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
 ) -> tuple[Tensor, Tensor]:
     """Return cos_SE and sin_SE for positions 0 ... num_positions - 1; the second half of E repeats the first.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -21,7 +21,7 @@ from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.transformers_model import TransformersModel, linears_of, probed_by_transformers, read_net
 from grpo.engine.model.weight import DAMAGED, NAMES_SHOWN, finite, master_dtype
-from grpo.engine.parallel.shard import Split
+from grpo.engine.parallel.shard import Sliceable, Split
 from grpo.engine.parallel.shared_decoder import make_decoder
 from grpo.engine.parallel.splits import split_of, splits_of_adapter
 
@@ -31,6 +31,12 @@ CONVERT = (  # transformers reads a pickle's weights, and nothing else that it m
     'python -c "from transformers import AutoModelForCausalLM as M; '
     "M.from_pretrained('{folder}', dtype='auto').save_pretrained('{folder}')\""
 )
+
+
+class Stored(Sliceable, Protocol):
+    """A tensor in a file: safetensors' slice."""
+
+    def get_shape(self) -> list[int]: ...
 
 
 def read_model_config(folder: Path, backend: str = "auto") -> ModelConfig:
@@ -95,7 +101,10 @@ def load_decoder(folder: Path, build: Build, adapter: Adapter | None = None) -> 
 
 
 def _load_transformers_model(
-    folder: Path, config: ModelConfig, build: Build, adapter: Adapter | None
+    folder: Path,
+    config: ModelConfig,
+    build: Build,
+    adapter: Adapter | None,
 ) -> TransformersModel:
     """Load a checkpoint with transformers: `load_decoder` for a model that its modules compute."""
     if torch.device(build.device).type == "meta":
@@ -120,7 +129,11 @@ def _load_transformers_model(
 
 
 def _with_adapter(
-    module: str, weight_OI: torch.Tensor, pair: tuple[torch.Tensor, torch.Tensor], build: Build, split: Split | None
+    module: str,
+    weight_OI: torch.Tensor,
+    pair: tuple[torch.Tensor, torch.Tensor],
+    build: Build,
+    split: Split | None,
 ) -> torch.Tensor:
     """Return W + B A of this shard, in float32 at least, on the model's device."""
     A, B = (build.shard.take(*half) for half in zip(pair, splits_of_adapter(split), strict=True))
@@ -140,7 +153,10 @@ def _do_not_fit(folder: Path, problems: list[str]) -> UserError:
 
 
 def save_checkpoint(
-    model: Decoder, folder: Path | None, dtype: torch.dtype | None = None, file_bytes: int = FILE_BYTES
+    model: Decoder,
+    folder: Path | None,
+    dtype: torch.dtype | None = None,
+    file_bytes: int = FILE_BYTES,
 ) -> None:
     """Write config.json and safetensors with every adapter merged, in `dtype` (the model's by default).
 
@@ -173,7 +189,10 @@ def save_checkpoint(
 
 
 def write_tensors(
-    sizes: dict[str, int], read: Callable[[str], torch.Tensor], folder: Path, file_bytes: int = FILE_BYTES
+    sizes: dict[str, int],
+    read: Callable[[str], torch.Tensor],
+    folder: Path,
+    file_bytes: int = FILE_BYTES,
 ) -> None:
     """Write the tensors of these names and bytes to one file, or to several with an index; one file is in memory."""
     from huggingface_hub import split_state_dict_into_shards_factory
@@ -203,7 +222,7 @@ def _merged(tensor: torch.Tensor | QuantisedRows, linear: Linear | None, part: s
     return tensor.to(A.dtype) + linear.lora.scale * (B @ A)
 
 
-def read_tensors(folder: Path) -> Iterator[tuple[str, Any]]:
+def read_tensors(folder: Path) -> Iterator[tuple[str, Stored]]:
     """Yield each tensor of a checkpoint: its name, and safetensors' slice, which reads the part that is asked for.
 
     As in transformers, an index beside a single file is not read: it is left of an older checkpoint.

@@ -21,7 +21,7 @@ A process that has the model for itself is `ALONE`, whose methods return what th
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -44,7 +44,7 @@ class Split:
 class Sliceable(Protocol):
     """A tensor, or safetensors' slice of a file, of which no more is read than is asked for."""
 
-    def __getitem__(self, index: Any, /) -> Tensor: ...
+    def __getitem__(self, index: slice | tuple[slice, ...], /) -> Tensor: ...
 
 
 class Shard(Peers):

@@ -169,7 +169,11 @@ class Sampler:
 
     @torch.inference_mode()
     def stream(
-        self, prompt: Sequence[int], params: SamplingParams, seed: int, on_finish: OnFinish | None = None
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        seed: int,
+        on_finish: OnFinish | None = None,
     ) -> Iterator[int]:
         """Yield the tokens of one completion, also those that tools give, without its end token.
 
@@ -349,7 +353,11 @@ def prefill(model: Decoder, prompts: Sequence[Sequence[int]]) -> list[torch.Tens
     layers: list[torch.Tensor] = []
 
     def attend(
-        layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, cos_sin: CosSin
+        layer: int,
+        q_THE: torch.Tensor,
+        k_TKE: torch.Tensor,
+        v_TKE: torch.Tensor,
+        cos_sin: CosSin,
     ) -> torch.Tensor:
         q_THE = rotate(q_THE, cos_sin)
         k_TKE = rotate(k_TKE, cos_sin)
