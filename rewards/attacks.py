@@ -69,8 +69,8 @@ class Attack:
         return [text for text in dict.fromkeys(self.texts(case)) if text not in by_chance]
 
 
-def is_same(answer: str, truth: str) -> bool:
-    return equals_one(answer, [truth]) or equivalent(answer, truth)
+def is_among(answer: str, truths: Sequence[str]) -> bool:
+    return equals_one(answer, truths) or any(equivalent(answer, truth) for truth in truths)
 
 
 def _say(*templates: str) -> Callable[[Case], list[str]]:
@@ -120,7 +120,7 @@ def _cut(case: Case) -> list[str]:
 def _others(case: Case, *answers: str) -> list[str]:
     """Write answers that are not the truth, if that is long enough to be told from them."""
     is_long = len(case.truth) >= MIN_LETTERS and case.truth.replace(" ", "").isalnum()
-    return [case.write(answer) for answer in answers if is_long and not is_same(answer, case.truth)]
+    return [case.write(answer) for answer in answers if is_long and not is_among(answer, [case.truth])]
 
 
 def _elsewhere(case: Case) -> list[str]:

@@ -26,10 +26,9 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from grpo.algorithm.schema import Completion, Group, Prompt, Score
 from grpo.base.errors import INTERNAL, PREFLIGHT, UserError, escape, run_main
@@ -40,7 +39,7 @@ from grpo.data.messages import with_system
 from grpo.data.questions import QuestionData, Questions
 from grpo.data.rows import Row
 from grpo.data.worlds.world import invent, is_made, locate, write_world
-from rewards.attacks import ATTACKS, FORM, WRONG, Attack, Case, is_same
+from rewards.attacks import ATTACKS, FORM, WRONG, Attack, Case, is_among
 from rewards.exact import truths
 from rewards.mathematics.boxes import gold_answer
 from rewards.registry import build_rewards, built_in, expand
@@ -57,8 +56,8 @@ MAX_CHARS = 280  # of a text that is shown
 # --- the rows that are attacked ---------------------------------------------------------------------------------------
 
 
-def make_cases(rows: Sequence[Row], num_rows: int, form: str) -> Iterator[tuple[Row, Case]]:
-    """Yield rows that have an answer, spread over the data, and what attacks on them are made of.
+def make_cases(rows: Sequence[Row], num_rows: int, form: str) -> Iterator[tuple[Row, Case, Row | None]]:
+    """Yield rows that have an answer, spread over the data, what attacks on them are made of, and a row with another.
 
     UserError (exit 3) if no row has an answer.
     """
@@ -66,13 +65,14 @@ def make_cases(rows: Sequence[Row], num_rows: int, form: str) -> Iterator[tuple[
     if not answered:
         why, fix = "an honest right answer is made from it", "set answer_field to the column with the answers"
         raise UserError("no row of the data has an answer", why, fix, PREFLIGHT)
-    others = [accepted[0] for _, accepted in answered[:MAX_OTHERS]]
+    others = answered[:MAX_OTHERS]
     for row, accepted in answered[:: -(-len(answered) // num_rows)]:
-        wrong = []
-        for candidate in (*others, *FALLBACKS):
-            if not any(is_same(candidate, one) for one in (*accepted, *wrong)):
+        wrong: list[str] = []
+        for candidate in (*(theirs[0] for _, theirs in others), *FALLBACKS):
+            if not is_among(candidate, [*accepted, *wrong]):
                 wrong.append(candidate)
-        yield row, Case(form, row.question, accepted[0], *wrong[:2])
+        other = next((one for one, theirs in others if not is_among(accepted[0], theirs)), None)
+        yield row, Case(form, row.question, accepted[0], *wrong[:2]), other
 
 
 def accepted_answers(row: Row) -> list[str]:
@@ -155,18 +155,16 @@ def audit(
     with with_data(config) as config, no_way_out():
         rows = rows or QuestionData(config).load(Questions.to_train(config))[0]
         found = Audit(form or asked_form(config))
-        scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
-        clients = [client for resource in scorer.resources for client in resource.clients]
-        allowance = iter(range(num_calls))
-        for client in clients:
-            client.allowance = allowance
+        options = asdict(config) | {"allowance": iter(range(num_calls))}
+        scorer = Scorer(build_rewards(config.reward_funcs, options), config.reward_weights)
         trial = Trial(config, scorer, found)
         try:
-            for row, case in make_cases(rows, num_rows, found.form):
-                trial.try_row(row, case)
+            for row, case, other in make_cases(rows, num_rows, found.form):
+                trial.try_row(row, case, other)
         finally:
             scorer.close()
-        found.num_asked = sum(client.counts["calls"] for client in clients)
+        counts = scorer.take_metrics()
+        found.num_asked = int(sum(number for name, number in counts.items() if name.endswith("/calls")))
     return found
 
 
@@ -178,15 +176,15 @@ class Trial:
         names = [reward.name for reward in scorer.rewards]
         self.names = [*names, TOGETHER] if len(names) > 1 else names  # the last one has the last word
 
-    def try_row(self, row: Row, case: Case) -> None:
-        """Let all rewards grade all texts about a row, and note what earns too much."""
+    def try_row(self, row: Row, case: Case, other: Row | None) -> None:
+        """Let all rewards grade all texts about a row, and note what earns too much.
+
+        other: a row to which the right answer is wrong.
+        """
         self.found.num_rows += 1
         prompt, honest = self._prompt(row), case.honest()
         graded = self._grade(prompt, honest.values())
-        exchanged = replace(prompt, columns=with_wrong_truth(case, prompt.columns))
-        elsewhere = {}
-        with suppress(UserError):  # a function may know its own rows alone
-            elsewhere = self._grade(exchanged, [honest["right"]]) if exchanged.columns != prompt.columns else {}
+        elsewhere = self._grade(self._prompt(other), [honest["right"]]) if other else {}
         texts = [(attack, text) for attack in ATTACKS for text in attack.write(case)]
         graded |= self._grade(prompt, [text for _, text in texts], row)
         for name in self.names:
@@ -249,7 +247,7 @@ class Trial:
 def sees(pays: Mapping[str, float | None]) -> str:
     """Return what a reward pays for, by what it gives to honest texts: the answer, the form, or nothing of it.
 
-    elsewhere: what it gives to the right answer where a wrong one is the truth; None if that could not be tried.
+    elsewhere: what it gives to the right answer in another row; None if that could not be tried.
     """
     right, wrong, elsewhere, unformed = (pays[kind] for kind in ("right", "wrong", "elsewhere", "unformed"))
     if right > wrong and (elsewhere is None or right > elsewhere):
@@ -266,17 +264,6 @@ def bar_of(attack: Attack, pays: Mapping[str, float | None], has_last_word: bool
         return pays["right"]
     above = math.nextafter(pays["right"], math.inf)
     return (pays["right"] if attack is WRONG else above) if has_last_word else None
-
-
-def with_wrong_truth(case: Case, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a row as if the wrong answer were the truth."""
-
-    def exchanged(value: Any) -> Any:
-        if isinstance(value, list):
-            return list(map(exchanged, value))
-        return value.replace(case.truth, case.wrong) if isinstance(value, str) else value
-
-    return {name: value if name in ("question", "title") else exchanged(value) for name, value in columns.items()}
 
 
 @contextmanager

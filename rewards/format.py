@@ -13,7 +13,7 @@ from functools import partial
 
 from grpo.algorithm.schema import Score, own_words
 from grpo.base.text import is_blank
-from rewards.own import tag_of
+from rewards.own_names import tag_of
 from rewards.own_words import CALLS, RESULT
 from rewards.registry import Columns, Options, Reward
 

@@ -15,7 +15,6 @@ the tokenizer, for a reward that counts tokens. To try it:
     judge=offline decomposer=rules verifier=lexical knowledge_base=knowledge.db
 """
 
-import argparse
 import json
 import statistics
 import sys
@@ -28,7 +27,7 @@ from typing import Any
 
 from grpo.algorithm.schema import Call, Completion, Group, Prompt
 from grpo.base.errors import PREFLIGHT, UserError, explained, run_main
-from grpo.base.progress import check_output, say_next
+from grpo.base.progress import check_output, command_parser, say_next
 from grpo.base.storage import write_atomically
 from grpo.base.text import encodable
 from grpo.config.load import load_config
@@ -130,12 +129,11 @@ def _group(number: int, row: dict[str, Any], encode: Encode) -> Group:
 def _calls(number: int, row: dict[str, Any]) -> list[Call]:
     """Return the calls of tools that a record of completions/ names."""
     with explained((KeyError, TypeError, ValueError), f"row {number}: its {CALLS} are no calls", "remove the column"):
-        calls = []
-        for entry in row.get(CALLS) or []:
-            start, end = entry["span"]
-            failure, is_turn = entry.get("failure") or "", entry.get("is_turn", False)
-            calls.append(Call(entry["tool"], "", "", 0, 0, (start, end), failure, is_turn))
-        return calls
+        return [
+            Call(entry["tool"], "", "", 0, 0, (start, end), entry.get("failure") or "", entry.get("is_turn", False))
+            for entry in row.get(CALLS) or []
+            for start, end in [entry["span"]]
+        ]
 
 
 def encoder(config: TrainConfig) -> Encode:
@@ -174,12 +172,8 @@ def means_table(rewards: list[dict[str, float | None]]) -> str:
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m rewards.score",
-        description=__doc__,
-        epilog="built-in rewards:\n" + "\n".join(f"  {name:25} {known.about}" for name, known in BUILT_IN.items()),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    told = "\n".join(["built-in rewards:", *(f"  {name:25} {known.about}" for name, known in BUILT_IN.items())])
+    parser = command_parser("rewards.score", __doc__, epilog=told)
     parser.add_argument(
         "--reward", required=True, help="names of built-in rewards, or package.module:function, separated by commas"
     )

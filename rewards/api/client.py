@@ -56,19 +56,22 @@ class Limits:
     is_fatal: bool = True
 
 
-DEFAULT_LIMITS = Limits()
-
-
 class ApiClient:
     """Ask one endpoint. Raises UserError (exit 3) at once if its key is missing.
 
-    cache: replies on disk; the client closes it.
+    cache: replies on disk; the client closes it. allowance: has one for each question that may be asked.
     """
 
-    def __init__(self, endpoint: Endpoint, limits: Limits = DEFAULT_LIMITS, cache: ReplyCache | None = None):
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        limits: Limits,
+        cache: ReplyCache | None = None,
+        allowance: Iterator[int] | None = None,
+    ):
         self.endpoint, self.limits, self.cache = endpoint, limits, cache
         self._key = read_key(endpoint.name, endpoint.api_key_env)
-        self.allowance: Iterator[int] = itertools.count()  # one for each question; where it ends, no more are asked
+        self.allowance = itertools.count() if allowance is None else allowance
         self.counts: Counter[str] = Counter()
         self._is_reasoner = False  # learned from a refusal, if its name does not tell
         self._num_unusable = 0  # questions in a row without a usable reply
@@ -334,7 +337,7 @@ def client_for(service: str, options: Mapping[str, Any]) -> ApiClient:
         is_fatal=options["max_unscored"] < 1,
     )
     cache = ReplyCache(options["api_cache"]) if options["api_cache"] else None
-    return ApiClient(read_endpoint(service, options), limits, cache)
+    return ApiClient(read_endpoint(service, options), limits, cache, options.get("allowance"))
 
 
 class ModelService(Resource):
@@ -345,10 +348,6 @@ class ModelService(Resource):
 
     def __init__(self, client: ApiClient, max_tokens: int):
         self.client, self.max_tokens = client, max_tokens
-
-    @property
-    def clients(self) -> list[ApiClient]:
-        return [self.client]
 
     def check(self) -> str:
         """Ask about something known, and describe the answer. Raise UserError (exit 3) if the model is of no use."""

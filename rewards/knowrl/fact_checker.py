@@ -17,7 +17,7 @@ from typing import Any
 from grpo.algorithm.schema import Score
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError
 from grpo.base.text import encodable
-from knowledge.facts.claims import Claim, Claims, Keep, admissible, every_fact
+from knowledge.facts.claims import Claim, Keep, admissible, every_fact
 from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.facts.model_decomposer import by_model
 from knowledge.facts.verdict import LABELS, FactToCheck, Verdict, Verifier
@@ -68,8 +68,7 @@ class FactChecker(Resource):
     up), and refusing is the worst in it. "search": evidence comes from the documents that full-text search guesses, and
     the reason says so; None if search guesses none.
 
-    A locked base makes a completion unscored, too. Any other failure of the base (UserError) or of the verifier ends
-    the run.
+    A locked base makes a completion unscored, too. Any other failure of the base (UserError) ends the run.
     """
 
     def __init__(self, options: Options, formula: Formula, is_original: bool = False):
@@ -83,10 +82,6 @@ class FactChecker(Resource):
         self.may_guess = options["missing_title_policy"] == "search"  # titles
         if self.may_guess:
             self.base.check_search()
-
-    @property
-    def clients(self) -> list[Any]:
-        return self.decomposer.clients
 
     async def check(self, completion: str, columns: Columns) -> Score:
         """Score the facts of the think block, or of the complete text if there is no such block."""
@@ -128,19 +123,11 @@ class FactChecker(Resource):
         """Return the kb/* counts of the completions since the last call, and those of the decomposer."""
         with self._lock:
             counted, self.counters = self.counters, Counter()
-        num_texts, num_facts = counted["texts"], counted["facts"]
-        return {
-            "kb/lookups_exact": (counted["lookups_exact"], 0),
-            "kb/lookups_parts": (counted["lookups_parts"], 0),
-            "kb/lookups_search": (counted["lookups_search"], 0),
-            "kb/lookups_missing": (counted["lookups_missing"], 0),
-            "kb/unscored": (counted["unscored"], 0),
-            "kb/facts_per_completion": (num_facts, num_texts),
-            "kb/supported_frac": (counted["supported"], num_facts),
-            "kb/refuted_frac": (counted["refuted"], num_facts),
-            "kb/unknown_frac": (counted["unknown"], num_facts),
-            **self.decomposer.counts(),
-        }
+        numbers = [f"lookups_{how}" for how in ("exact", "parts", "search", "missing")]
+        of_base = {f"kb/{name}": (counted[name], 0) for name in (*numbers, "unscored")}
+        of_base["kb/facts_per_completion"] = (counted["facts"], counted["texts"])
+        of_base |= {f"kb/{label}_frac": (counted[label], counted["facts"]) for label in LABELS}
+        return of_base | self.decomposer.counts()
 
     def close(self) -> None:
         """Let running work end, and take no more; then close what it uses."""
@@ -282,14 +269,13 @@ def knowledge_base_path(options: Options) -> Path:
 class RuleDecomposer(Resource):
     """Takes texts apart by rules."""
 
-    async def decompose(self, text: str, question: str = "", subject: str = "") -> Claims:
-        return await by_rules(text, question, subject)
+    decompose = staticmethod(by_rules)
 
 
 class ModelDecomposer(ModelService):
     """Lets a model list the facts of a text. keep: chooses those that count."""
 
-    def __init__(self, client: ApiClient, max_tokens: int, keep: Keep = admissible):
+    def __init__(self, client: ApiClient, max_tokens: int, keep: Keep):
         super().__init__(client, max_tokens)
         self.decompose = by_model(client.complete, max_tokens, keep)
 

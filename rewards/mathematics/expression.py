@@ -16,9 +16,10 @@ from dataclasses import replace
 from fractions import Fraction
 
 from rewards.mathematics import symbols
+from rewards.mathematics.functions import binomial, call, power
 from rewards.mathematics.names import end_of_exponent, end_of_name
 from rewards.mathematics.tokens import Token, Tokens, closing_bracket, is_letter, is_mark, text_key
-from rewards.mathematics.value import MAX_BITS, Points, Rational, Unreadable, Value, binomial, call, mp, power
+from rewards.mathematics.value import MAX_BITS, Points, Rational, Unreadable, Value, mp
 
 MAX_DEPTH = 60  # of nested groups, fractions, roots, functions and exponents; each costs up to six Python frames
 MAX_DIGITS = MAX_BITS // 4  # of a literal or of its power of ten

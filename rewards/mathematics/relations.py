@@ -6,7 +6,7 @@ What has no reading, such as `1/3 = 0.333`, is a text.
 from collections.abc import Callable
 from string import ascii_lowercase
 
-from rewards.mathematics.expression import expression_or_none
+from rewards.mathematics.expression import CONSTANTS, expression_or_none
 from rewards.mathematics.names import Label, read_label
 from rewards.mathematics.quantity import Scalar
 from rewards.mathematics.shapes import (
@@ -22,7 +22,6 @@ from rewards.mathematics.shapes import (
 from rewards.mathematics.tokens import Tokens, enclosed, is_letter, text_of
 from rewards.mathematics.value import Number, Points, Value
 
-_CONSTANTS = ("π", "e", "i")
 _TURNED = {">": "<", "≥": "≤"}
 _OPENERS = {"<": "(", "≤": "["}
 _CLOSERS = {"<": ")", "≤": "]"}
@@ -105,29 +104,22 @@ class RelationReader:
     def inequality(self, sides: list[Tokens], signs: list[str]) -> Shape | None:
         """Read 0 < x ≤ 1 as x in (0, 1], and x < 3 as x in (-∞, 3); other two sides as a relation. signs: < or ≤."""
         if len(sides) == 2:
-            return self.half_line(*sides, *signs) or self.difference(*sides, *signs)
-        if len(sides) > 3 or not _is_variable(sides[1]):
-            return None
-        low, high = self.side(sides[0]), self.side(sides[2])
-        lower = _known(low)
-        upper = _known(high)
-        if lower is None or upper is None or lower >= upper:
-            return None
-        interval = Row(_OPENERS[signs[0]], _CLOSERS[signs[1]], (low, high))
-        return Named(_label_of(sides[1]), interval)
+            is_upper = _is_variable(sides[0])
+            return self.interval([[], *sides] if is_upper else [*sides, []], signs) or self.difference(*sides, *signs)
+        return self.interval(sides, signs) if len(sides) == 3 else None
 
-    def half_line(self, left: Tokens, right: Tokens, sign: str) -> Named | None:
-        """Return the numbers that a variable may be, x < 3 or 3 < x; None for anything else."""
-        is_upper = _is_variable(left)
-        variable = left if is_upper else right
-        other = right if is_upper else left
-        bound = self.side(other)
-        if not _is_variable(variable) or _known(bound) is None:
+    def interval(self, sides: list[Tokens], signs: list[str]) -> Named | None:
+        """Return the numbers between two bounds, of which one may be empty, that a variable may be."""
+        below, variable, above = sides
+        low = self.side(below) if below else None
+        high = self.side(above) if above else None
+        known = [_known(bound) for bound in (low, high) if bound]
+        if not _is_variable(variable) or None in known or known != sorted(set(known)):
             return None
-        label = _label_of(variable)
-        if is_upper:
-            return Named(label, Row("(", _CLOSERS[sign], (MINUS_INFINITY, bound)))
-        return Named(label, Row(_OPENERS[sign], ")", (bound, INFINITY)))
+        opener = _OPENERS[signs[0]] if low else "("
+        closer = _CLOSERS[signs[-1]] if high else ")"
+        bounds = (low or MINUS_INFINITY, high or INFINITY)
+        return Named(Label(variable[0].text), Row(opener, closer, bounds))
 
     def difference(self, left: Tokens, right: Tokens, sign: str) -> Relation | None:
         """Return the relation between two sides; None if a side has no value, or it is about no variable."""
@@ -160,11 +152,7 @@ def _is_term_with_value(left: Tokens, value: Value, other: Value) -> bool:
 
 
 def _is_variable(side: Tokens) -> bool:
-    return len(side) == 1 and is_letter(side[0]) and side[0].text not in _CONSTANTS
-
-
-def _label_of(variable: Tokens) -> Label:
-    return Label(variable[0].text)
+    return len(side) == 1 and is_letter(side[0]) and side[0].text not in CONSTANTS
 
 
 def _known(bound: Shape) -> Number | None:

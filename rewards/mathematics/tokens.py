@@ -6,7 +6,7 @@ linear in the text.
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from string import ascii_lowercase
 from typing import NamedTuple
 
@@ -200,23 +200,15 @@ def split(tokens: Tokens, separates: Collection[str]) -> tuple[list[list[Token]]
 
 def enclosed(tokens: Tokens) -> bool:
     """Tell whether the first token is a bracket that the last one closes."""
-    depth = 0
-    for at, token in enumerate(tokens):
-        depth += nesting(token)
-        if depth <= 0:
-            return depth == 0 and 0 < at == len(tokens) - 1
-    return False
+    last = len(tokens) - 1
+    return last > 0 and closing_bracket(tokens, 0) == last and not sum(map(nesting, tokens))
 
 
 def closing_bracket(tokens: Tokens, opening: int, within: int | None = None) -> int:
     """Return where the bracket closes that opens at `opening`; the last token looked at if none does."""
-    end = len(tokens) if within is None else min(len(tokens), opening + within)
-    depth = 0
-    for at in range(opening, end):
-        depth += nesting(tokens[at])
-        if depth <= 0:
-            return at
-    return end - 1
+    looked_at = tokens[opening:] if within is None else tokens[opening : opening + within]
+    depths = accumulate(map(nesting, looked_at))
+    return opening + next((at for at, depth in enumerate(depths) if depth <= 0), len(looked_at) - 1)
 
 
 def is_sum(tokens: Tokens) -> bool:

@@ -153,23 +153,17 @@ def build(name: str, options: Options) -> Reward:
     `simpleqa` asks for no format: without an answer block, the judge grades the text after the thoughts.
     """
     judge = build_judge(options)
-    values = {"simpleqa": SIMPLEQA, "correctness": KNOWRL}.get(name, TERNARY)
-    if name == "abstention":
-        values = with_threshold(options["abstention_threshold"])
-    is_free = name == "simpleqa"
-    grade = grader(judge, values, None if is_free else judge_by_rules, needs_block=not is_free)
-    if name == "rlcr":
-        grade = with_confidence(grade)
-    return Reward(name, grade, resources=(judge,))
+    if name == "simpleqa":
+        grade = grader(judge, SIMPLEQA, None, needs_block=False)
+    elif name == "abstention":
+        grade = grader(judge, with_threshold(options["abstention_threshold"]))
+    else:
+        grade = grader(judge, KNOWRL if name == "correctness" else TERNARY)
 
+    async def with_confidence(completion: str, columns: Columns) -> Score:
+        return value_confidence(await grade(completion, columns), completion)
 
-def with_confidence(grade_answer: GradeAnswer) -> GradeAnswer:
-    """Value the stated confidence as well."""
-
-    async def grade(completion: str, columns: Columns) -> Score:
-        return value_confidence(await grade_answer(completion, columns), completion)
-
-    return grade
+    return Reward(name, with_confidence if name == "rlcr" else grade, resources=(judge,))
 
 
 def with_threshold(threshold: float) -> Values:
