@@ -39,7 +39,7 @@ from grpo.data.messages import with_system
 from grpo.data.questions import QuestionData, Questions
 from grpo.data.rows import Row
 from grpo.data.worlds.world import invent, is_made, locate, write_world
-from rewards.attacks import ATTACKS, FORM, WRONG, Attack, Case, is_among
+from rewards.attacks import ATTACKS, FORM, WRONG, Attack, Target, is_among
 from rewards.exact import truths
 from rewards.mathematics.boxes import gold_answer
 from rewards.registry import build_rewards, built_in, expand
@@ -56,7 +56,7 @@ MAX_CHARS = 280  # of a text that is shown
 # --- the rows that are attacked ---------------------------------------------------------------------------------------
 
 
-def make_cases(rows: Sequence[Row], num_rows: int, form: str) -> Iterator[tuple[Row, Case, Row | None]]:
+def make_targets(rows: Sequence[Row], num_rows: int, form: str) -> Iterator[tuple[Row, Target, Row | None]]:
     """Yield rows that have an answer, spread over the data, what attacks on them are made of, and a row with another.
 
     UserError (exit 3) if no row has an answer.
@@ -72,7 +72,7 @@ def make_cases(rows: Sequence[Row], num_rows: int, form: str) -> Iterator[tuple[
             if not is_among(candidate, [*accepted, *wrong]):
                 wrong.append(candidate)
         other = next((one for one, theirs in others if not is_among(accepted[0], theirs)), None)
-        yield row, Case(form, row.question, accepted[0], *wrong[:2]), other
+        yield row, Target(form, row.question, accepted[0], *wrong[:2]), other
 
 
 def accepted_answers(row: Row) -> list[str]:
@@ -159,8 +159,8 @@ def audit(
         scorer = Scorer(build_rewards(config.reward_funcs, options), config.reward_weights)
         trial = Trial(config, scorer, found)
         try:
-            for row, case, other in make_cases(rows, num_rows, found.form):
-                trial.try_row(row, case, other)
+            for row, target, other in make_targets(rows, num_rows, found.form):
+                trial.try_row(row, target, other)
         finally:
             scorer.close()
         counts = scorer.take_metrics()
@@ -176,16 +176,16 @@ class Trial:
         names = [reward.name for reward in scorer.rewards]
         self.names = [*names, TOGETHER] if len(names) > 1 else names  # the last one has the last word
 
-    def try_row(self, row: Row, case: Case, other: Row | None) -> None:
+    def try_row(self, row: Row, target: Target, other: Row | None) -> None:
         """Let all rewards grade all texts about a row, and note what earns too much.
 
         other: a row to which the right answer is wrong.
         """
         self.found.num_rows += 1
-        prompt, honest = self._prompt(row), case.honest()
+        prompt, honest = self._prompt(row), target.honest()
         graded = self._grade(prompt, honest.values())
         elsewhere = self._grade(self._prompt(other), [honest["right"]]) if other else {}
-        texts = [(attack, text) for attack in ATTACKS for text in attack.write(case)]
+        texts = [(attack, text) for attack in ATTACKS for text in attack.write(target)]
         graded |= self._grade(prompt, [text for _, text in texts], row)
         for name in self.names:
             pays = {kind: graded[text][name].value for kind, text in honest.items()}

@@ -126,7 +126,7 @@ class Graded:
 
 
 @dataclass
-class Call:
+class OwnCall:
     """A user's function, and the group that it grades.
 
     future: what it says, from the call on. began: by the monotonic clock. seconds: that it took.
@@ -205,7 +205,7 @@ class OwnCalls:
         self.seconds: Counter[str] = Counter()
         self.logged: dict[str, list[float]] = defaultdict(list)
 
-    def make(self, call: Call) -> None:
+    def make(self, call: OwnCall) -> None:
         """Call a function on this thread. If what it returns can be awaited, that goes on, on the event loop."""
         graded, call.began, call.future = Graded(len(call.group.completions)), time.monotonic(), Future()
 
@@ -231,7 +231,7 @@ class OwnCalls:
         finally:
             call.seconds = time.monotonic() - call.began
 
-    def scores(self, call: Call) -> list[Score]:
+    def scores(self, call: OwnCall) -> list[Score]:
         """Wait for a call until its deadline, and return its scores."""
         limit_s = call.timeout_s or math.inf
         wait_for(call.future, call.began + limit_s)
@@ -257,14 +257,14 @@ class OwnCalls:
         self.seconds.clear()
         return metrics
 
-    def _say_late(self, call: Call) -> None:
+    def _say_late(self, call: OwnCall) -> None:
         if call.name not in self.late:
             self.late.add(call.name)
             what = f"the reward {call.name} takes more than {call.timeout_s:g} s (reward_timeout_s)"
             _log.warning(f"warning: {what}, and nothing can end it: the run waits for it")
 
 
-async def _await(call: Call, graded: Graded, work: Awaitable[Any]) -> Graded:
+async def _await(call: OwnCall, graded: Graded, work: Awaitable[Any]) -> Graded:
     """Wait for what a call has returned, on its event loop."""
     try:
         graded.values = _listed(await work)

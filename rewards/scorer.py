@@ -21,7 +21,8 @@ from grpo.base.errors import PREFLIGHT, UserError, check_all
 from grpo.base.event_loop import EventLoop, wait_for
 from grpo.engine.device.peers import Peers
 from rewards.environment import ENVIRONMENT
-from rewards.own import MAX_NUMBER, Call, OwnCalls, describe_failure, is_async
+from rewards.own import MAX_NUMBER, OwnCall, OwnCalls, is_async
+from rewards.own_names import describe_failure
 from rewards.own_words import CALLS
 from rewards.registry import Counts, Grade, Reward, Say
 
@@ -40,7 +41,7 @@ class Work:
     """
 
     grades: list[dict[str, Future[Score]] | None]
-    calls: list[Call] = field(default_factory=list)
+    calls: list[OwnCall] = field(default_factory=list)
 
     @property
     def is_complete(self) -> bool:
@@ -162,7 +163,7 @@ class Scorer:
         calls = self.under_way[group].calls
         for reward in self.rewards:
             if reward.function is not None:
-                call = Call(reward.name, reward.function, reward.timeout_s, group, state)
+                call = OwnCall(reward.name, reward.function, reward.timeout_s, group, state)
                 calls.append(call)
                 if is_async(reward.function):
                     self.own.make(call)

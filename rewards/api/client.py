@@ -76,7 +76,7 @@ class ApiClient:
         self._is_reasoner = False  # learned from a refusal, if its name does not tell
         self._num_unusable = 0  # questions in a row without a usable reply
         self._session: Session | None = None
-        self._failure: tuple[str, str, str] | None = None  # that concerns every request
+        self._failure: UserError | None = None  # that concerns every request
         self._is_closed = False
 
     async def complete(
@@ -189,10 +189,9 @@ class ApiClient:
         said = reply.reason if reply.text is None else f"it replied {excerpt(reply.text)!r}"
         why = f"{self._num_unusable} questions in a row had none; the last: {said}"
         fix = "repair the service, then go on with resume_from_checkpoint=true"
-        failure = ("gives no usable reply", why, fix)
-        error = self._error(*failure)
+        error = self._error("gives no usable reply", why, fix)
         if self.limits.is_fatal:
-            self._failure = failure
+            self._failure = error
             raise error
         _log.warning("warning: %s: %s", error.what, error.why)
 
@@ -232,13 +231,13 @@ class ApiClient:
     async def _try(self, session: "Session", request: dict[str, Any], timeout_s: float) -> Response:
         """Send one request, and count it. Raise UserError (exit 4) on a permanent failure, now and from then on."""
         if self._failure is not None:
-            raise self._error(*self._failure)
+            raise self._failure
         outcome, (prompt_tokens, completion_tokens) = await session.send(request, timeout_s)
         self.counts.update(calls=1, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
         self.counts["failures"] += not isinstance(outcome, ChatReply)
         if isinstance(outcome, Permanent):
-            self._failure = ("refuses the request", outcome.reason, outcome.fix)
-            raise self._error(*self._failure)
+            self._failure = self._error("refuses the request", outcome.reason, outcome.fix)
+            raise self._failure
         return outcome
 
     def _error(self, problem: str, why: str, fix: str, exit_code: int = SERVICE) -> UserError:

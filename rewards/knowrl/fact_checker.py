@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from grpo.algorithm.schema import Score
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError
@@ -43,6 +43,7 @@ KNOWN_TEXT = (  # text, question, subject
     "What is the capital of France?",
     "Paris",
 )
+T = TypeVar("T")
 CheckedFact = dict[str, Any]  # as a score holds it: see grpo.algorithm.schema.Score
 Formula = Callable[[int, int, int], float]  # of the facts that count: how many are supported, refuted, and all
 
@@ -88,7 +89,8 @@ class FactChecker(Resource):
         text, start = thoughts(encodable(completion))
         title = joined_titles(columns.get("title"))
         try:
-            found = await self._on_pool(self._look_up, title)
+            found = await self._on_pool(self.base.lookup, title, self.may_guess)
+            self._count({f"lookups_{found.how}": 1})
             if found.how == "missing":
                 return self._without_document(title)
             is_about_title = found.how == "exact" and ";" not in title
@@ -134,12 +136,6 @@ class FactChecker(Resource):
         self._pool.shutdown(cancel_futures=True)
         self.base.close()
         self.decomposer.close()
-
-    def _look_up(self, title: str) -> Lookup:
-        """Find the documents of the title."""
-        found = self.base.lookup(title, self.may_guess)
-        self._count({f"lookups_{found.how}": 1})
-        return found
 
     def _weigh(self, claims: Sequence[Claim], found: Lookup, text_start: int) -> Score:
         """Check each fact of a text against the passages that may bear on it. The query is title and fact."""
@@ -218,7 +214,7 @@ class FactChecker(Resource):
         with self._lock:
             self.counters.update(counts)
 
-    async def _on_pool(self, function: Callable, *arguments):
+    async def _on_pool(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
 

@@ -18,10 +18,10 @@ from rewards.mathematics.shapes import (
     MINUS_INFINITY,
     REALS,
     Bag,
+    Bracketed,
     Choice,
     Either,
     Named,
-    Row,
     Shape,
     Text,
     all_but,
@@ -145,7 +145,7 @@ class _AnswerReader:
             return union(sets)
         if signs == ["∖"] and sets[0] == REALS and isinstance(sets[1], Scalar):
             return all_but(sets[1])
-        return Row(signs[0], "".join(signs), tuple(sets))
+        return Bracketed(signs[0], "".join(signs), tuple(sets))
 
     def ratio(self, tokens: Tokens) -> Shape | None:
         """Read `2:3`, which may be a fraction as well; None if this is no ratio."""
@@ -158,10 +158,10 @@ class _AnswerReader:
             return Text(key)
         values = [expression_or_none(part, self.points) for part in parts]
         if any(value is None or value.is_zero or (value.is_calculation and value.number) for value in values):
-            return Row(":", ":", tuple(map(self.side, parts)))
+            return Bracketed(":", ":", tuple(map(self.side, parts)))
         first, *_, last = values
         share = first / last
-        ratio = Row(":", ":", tuple(Scalar(value / first) for value in values))
+        ratio = Bracketed(":", ":", tuple(Scalar(value / first) for value in values))
         if is_clock:
             return Either((Text(key), ratio))
         if len(found) > 1 or share.is_whole:
@@ -183,7 +183,7 @@ class _AnswerReader:
         if not semicolons:
             parts, _ = split(inner, (",",))
         if len(parts) > 1 and all(parts) and opener in _ROW_OPENERS and closer in _ROW_CLOSERS:
-            return Row(opener, closer, tuple(map(self.part, parts)))
+            return Bracketed(opener, closer, tuple(map(self.part, parts)))
         value = self.part(inner) if opener + closer in ("()", "[]") else None
         return None if isinstance(value, Text) else value
 
@@ -209,9 +209,9 @@ class _AnswerReader:
         """Read a matrix. One of a single row or column may be a tuple as well."""
         lines, _ = split(inner, (r"\\",))
         rows = [tuple(map(self.side, split(line, "&")[0])) for line in lines if line]
-        whole = Row("[", "]", tuple(Row("[", "]", row) for row in rows))
+        whole = Bracketed("[", "]", tuple(Bracketed("[", "]", row) for row in rows))
         is_vector = len(rows) == 1 or all(len(row) == 1 for row in rows)
-        return Either((whole, Row("(", ")", sum(rows, ())))) if is_vector else whole
+        return Either((whole, Bracketed("(", ")", sum(rows, ())))) if is_vector else whole
 
     def quantity(self, tokens: Tokens) -> Shape:
         key = text_key(tokens)
@@ -248,7 +248,7 @@ def _are_conditions(items: list[Shape]) -> bool:
     """Tell whether these are conditions on one variable, x > 0 and x ≠ 1."""
     if len(items) < 2 or not all(isinstance(item, Named) and item.label == items[0].label for item in items):
         return False
-    return any(isinstance(item.value, Row | Bag) for item in items)
+    return any(isinstance(item.value, Bracketed | Bag) for item in items)
 
 
 def _alternatives(items: list[Shape], separators: Sequence[str]) -> Named | None:

@@ -12,10 +12,10 @@ from rewards.mathematics.quantity import Scalar
 from rewards.mathematics.shapes import (
     INFINITY,
     MINUS_INFINITY,
+    Bracketed,
     Calculation,
     Named,
     Relation,
-    Row,
     Shape,
     all_but,
 )
@@ -119,7 +119,7 @@ class RelationReader:
         opener = _OPENERS[signs[0]] if low else "("
         closer = _CLOSERS[signs[-1]] if high else ")"
         bounds = (low or MINUS_INFINITY, high or INFINITY)
-        return Named(Label(variable[0].text), Row(opener, closer, bounds))
+        return Named(Label(variable[0].text), Bracketed(opener, closer, bounds))
 
     def difference(self, left: Tokens, right: Tokens, sign: str) -> Relation | None:
         """Return the relation between two sides; None if a side has no value, or it is about no variable."""

@@ -24,7 +24,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Row:
+class Bracketed:
     """Items in order, with their brackets: a tuple, an interval ("(1, 2)" is both), a difference "∖", a ratio ":".
 
     A matrix is a row of rows in square brackets.
@@ -91,10 +91,10 @@ class Calculation:
     sides: "tuple[Shape, ...]"
 
 
-Shape = Scalar | Text | Choice | Row | Bag | Either | Named | Relation | Calculation
+Shape = Scalar | Text | Choice | Bracketed | Bag | Either | Named | Relation | Calculation
 
 EMPTY, INFINITY, MINUS_INFINITY = Text("∅"), Text("∞"), Text("-∞")
-REALS = Row("(", ")", (MINUS_INFINITY, INFINITY))
+REALS = Bracketed("(", ")", (MINUS_INFINITY, INFINITY))
 Shapes = Sequence[Shape]
 
 
@@ -108,7 +108,7 @@ def union(sets: Shapes) -> Bag:
 
 def all_but(number: Scalar) -> Bag:
     """Return the real numbers without one: (-∞, 3) ∪ (3, ∞)."""
-    return union([Row("(", ")", (MINUS_INFINITY, number)), Row("(", ")", (number, INFINITY))])
+    return union([Bracketed("(", ")", (MINUS_INFINITY, number)), Bracketed("(", ")", (number, INFINITY))])
 
 
 # --- equality ---------------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def same(answer: Shape, truth: Shape) -> bool:
             return _same_list(answer, truth)
         case Scalar(), Scalar():  # bare digits answer a truth with a base, and bare truths are decimal
             return answer.base in (10, truth.base) and not _is_left_open(answer, truth) and answer.equals(truth)
-        case Row(), Row():
+        case Bracketed(), Bracketed():
             are_alike = answer.brackets == truth.brackets or (answer.is_tuple and truth.is_tuple)
             return are_alike and _in_order(answer.items, truth.items)
         case Relation(), Relation():
@@ -197,7 +197,7 @@ def _same_assigned(named: Bag, other: Shape) -> bool:
     """Tell whether x = 1, y = 2 has the values of a tuple or a bare list in this order."""
     ordered = sorted(named.items, key=lambda item: item.label.key)
     values = [item.value for item in ordered]
-    if isinstance(other, Row):
+    if isinstance(other, Bracketed):
         return other.is_tuple and _in_order(values, other.items)
     if not isinstance(other, Bag) or other.is_set or any(isinstance(item, Named) for item in other.items):
         return False
