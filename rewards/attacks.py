@@ -44,7 +44,7 @@ class Target:
 
     def mark(self, answer: str) -> str:
         """Return an answer with the marks that the form puts around it, such as a box."""
-        return _SLOT.search(self.form)[0].replace("{answer}", answer).replace("{confidence}", "1")
+        return _SLOT.findall(self.form)[0].replace("{answer}", answer).replace("{confidence}", "1")
 
     def honest(self) -> dict[str, str]:
         """Return an honest completion of each kind; the last one is wrong, and has not the form."""
@@ -64,7 +64,8 @@ class Attack:
 
     def write(self, target: Target) -> list[str]:
         """Return its texts for a row, without those that hold the truth by chance: that do not depend on it."""
-        independent, words = self.texts(replace(target, truth="?")), f" {normalise(target.truth)} "
+        independent = self.texts(replace(target, truth="?"))
+        words = f" {normalise(target.truth)} "
         by_chance = [text for text in independent if words in f" {normalise(text)} "]
         return [text for text in dict.fromkeys(self.texts(target)) if text not in by_chance]
 
@@ -145,7 +146,8 @@ def _short_and_long(target: Target) -> list[str]:
 
 
 def _misformed(target: Target) -> list[str]:
-    honest, slot = target.write(target.wrong), target.mark(target.wrong)
+    honest = target.write(target.wrong)
+    slot = target.mark(target.wrong)
     if not slot.startswith("<"):
         return []
     turned = f"{slot}\n{honest.partition(slot)[0]}"

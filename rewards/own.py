@@ -11,7 +11,7 @@ import logging
 import math
 import statistics
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
 from concurrent.futures import CancelledError, Future
 from copy import copy, deepcopy
@@ -28,6 +28,7 @@ from rewards.own_names import describe_failure, made, result_of, shown, without_
 
 UserFunction = Callable[..., Iterable[float | None] | Awaitable[Iterable[float | None]]]
 
+Said = str | list[dict[str, str]]  # a text, or messages
 PASSED = tuple("prompts completions completion_ids trainer_state log_extra log_metric".split())  # with the columns
 ENVIRONMENTS = "environments"  # the column of a run that has some
 NOT_PASSED = ("prompt", "completion")  # columns that TRL holds back, as they have a plural above
@@ -111,7 +112,8 @@ class Graded:
 
     def scores(self, name: str) -> list[Score]:
         """Return the score of each completion. UserError if the function did not return a number or None for each."""
-        values, size = self.values, self.size
+        values = self.values
+        size = self.size
         if not isinstance(values, list) or len(values) != size:
             what = f"the reward {name} must return a list of {size} numbers or None"
             raise UserError(what, f"it returned {shown(values)}", "return one value per completion", INTERNAL)
@@ -129,7 +131,7 @@ class Graded:
 class OwnCall:
     """A user's function, and the group that it grades.
 
-    future: what it says, from the call on. began: by the monotonic clock. seconds: that it took.
+    future: what it says, once it is called. began: by the monotonic clock; 0 before that. seconds: that it took.
     """
 
     name: str
@@ -137,7 +139,7 @@ class OwnCall:
     timeout_s: float | None
     group: Group
     state: TrainerState
-    future: "Future[Graded] | None" = None
+    future: "Future[Graded]" = field(default_factory=Future)
     began: float = 0.0
     seconds: float = 0.0
 
@@ -147,8 +149,10 @@ class OwnCall:
         prompts, completions: texts; lists of messages if the data holds conversations. Every column holds one value
         per completion.
         """
-        prompt, texts = self.group.prompt, [completion.text for completion in self.group.completions]
-        prompts, completions = [prompt.text] * len(texts), texts
+        prompt = self.group.prompt
+        texts = [completion.text for completion in self.group.completions]
+        prompts: list[Said] = [prompt.text for _ in texts]
+        completions: list[Said] = [*texts]
         if prompt.messages:
             prompts = [deepcopy(list(prompt.messages)) for _ in texts]
             completions = [[{"role": "assistant", "content": text}] for text in texts]
@@ -202,12 +206,13 @@ class OwnCalls:
         self.loop = EventLoop("own rewards")
         self.late: set[str] = set()  # functions that could not be interrupted
         # Since the last metrics(): the seconds of each function, and the numbers that they have logged.
-        self.seconds: Counter[str] = Counter()
+        self.seconds: dict[str, float] = defaultdict(float)
         self.logged: dict[str, list[float]] = defaultdict(list)
 
     def make(self, call: OwnCall) -> None:
         """Call a function on this thread. If what it returns can be awaited, that goes on, on the event loop."""
-        graded, call.began, call.future = Graded(len(call.group.completions)), time.monotonic(), Future()
+        graded = Graded(len(call.group.completions))
+        call.began = time.monotonic()
 
         def work() -> Any:
             values = call.function(**call.arguments(graded))
@@ -270,7 +275,8 @@ async def _await(call: OwnCall, graded: Graded, work: Awaitable[Any]) -> Graded:
         graded.values = _listed(await work)
         return graded
     except BaseException as error:
-        if asyncio.current_task().cancelling():  # its time is over; or the run ends, or the event loop
+        task = asyncio.current_task()
+        if task and task.cancelling():  # its time is over; or the run ends, or the event loop
             raise asyncio.CancelledError from None
         raise error if isinstance(error, UserError) else failure_of(call.name, error) from error
     finally:

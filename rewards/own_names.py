@@ -134,7 +134,8 @@ def name_function(function: Any, taken: Mapping[str, Any]) -> str:
 
 def _name_in_module(function: Any) -> str:
     """Return the name under which a module that any program can import holds this very object; "" if none does."""
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    module = getattr(function, "__module__", None)
+    name = getattr(function, "__qualname__", None)
     if not (isinstance(module, str) and isinstance(name, str)) or module == "__main__":
         return ""
     if not PathFinder.find_spec(module.partition(".")[0]):
@@ -164,8 +165,8 @@ def _text_of(value: Any) -> str:
 
 def describe_failure(error: BaseException) -> str:
     """Describe an exception, with the file and line in the user's code where it came from, if that is known."""
-    frames = traceback.extract_tb(error.__traceback__)
-    frames = [one for one in frames if one.filename.startswith(THEIRS) or not one.filename.startswith(NOT_THEIRS)]
+    found = traceback.extract_tb(error.__traceback__)
+    frames = [one for one in found if one.filename.startswith(THEIRS) or not one.filename.startswith(NOT_THEIRS)]
     own = [frame for frame in frames if frame.filename == frames[0].filename]
     place = f" ({own[-1].filename}:{own[-1].lineno} in {own[-1].name})" if own else ""
     if isinstance(error, SyntaxError) and error.filename:

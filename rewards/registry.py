@@ -23,7 +23,7 @@ Columns = Mapping[str, Any]  # the columns of a row, and its prompt
 Rows = Sequence[Columns]  # of the data set
 Say = Callable[[str], None]  # shows a message
 Grade = Callable[[str, Columns], Score | Awaitable[Score]]
-Counts = Mapping[str, tuple[float, float]]  # a number, and what it is divided by; 0: by nothing. Both add up
+Counts = dict[str, tuple[float, float]]  # a number, and what it is divided by; 0: by nothing. Both add up
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def built_in(name: str) -> BuiltIn:
 
 def expand(names: Sequence[str]) -> list[str]:
     """Add the rewards that come along with others, unless they are named, too."""
-    expanded = []
+    expanded: list[str] = []
     for name in names:
         if built_in(name).with_format and "format" not in [*names, *expanded]:
             expanded.append("format")

@@ -10,11 +10,11 @@ Of several processes that hold one model together, the first one asks the reward
 import inspect
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from grpo.algorithm.schema import Completion, Group, Score, TrainerState, own_words
 from grpo.base.errors import PREFLIGHT, UserError, check_all
@@ -24,7 +24,7 @@ from rewards.environment import ENVIRONMENT
 from rewards.own import MAX_NUMBER, OwnCall, OwnCalls, is_async
 from rewards.own_names import describe_failure
 from rewards.own_words import CALLS
-from rewards.registry import Counts, Grade, Reward, Say
+from rewards.registry import Columns, Counts, Grade, Reward, Say
 
 NUM_THREADS = 4
 NOT_A_REWARD = f"a reward is a number between -{MAX_NUMBER:g} and {MAX_NUMBER:g}, or None"
@@ -156,7 +156,7 @@ class Scorer:
     def _start(self, grade: Grade, text: str, row: dict[str, Any]) -> "Future[Score]":
         if inspect.iscoroutinefunction(grade):
             return self.loop.run(grade(text, row))
-        return self.pool.submit(grade, text, row)
+        return self.pool.submit(cast(Callable[[str, Columns], Score], grade), text, row)
 
     def _start_own(self, group: Group, state: TrainerState) -> None:
         """Start users' `async def` on a complete group; their plain functions wait for `collect`."""
@@ -172,13 +172,14 @@ class Scorer:
         """Call users' plain functions on all groups, one after the other; then wait for all grades of each group."""
         for group in groups:
             for call in self.under_way[group].calls:
-                if call.future is None:
+                if not call.began:
                     self.own.make(call)
         return [self._scores(group) for group in groups]
 
     def _scores(self, group: Group) -> list[dict[str, Score]]:
         """Wait for a group's grades. Return for each completion: reward name -> score."""
-        work, scores = self.under_way[group], []
+        work = self.under_way[group]
+        scores = []
         own = {call.name: self.own.scores(call) for call in work.calls}
         for index, (completion, grades) in enumerate(zip(group.completions, work.grades, strict=True)):
             found = {name: of_group[index] for name, of_group in own.items()}

@@ -69,7 +69,9 @@ class ApiClient:
         cache: ReplyCache | None = None,
         allowance: Iterator[int] | None = None,
     ):
-        self.endpoint, self.limits, self.cache = endpoint, limits, cache
+        self.endpoint = endpoint
+        self.limits = limits
+        self.cache = cache
         self._key = read_key(endpoint.name, endpoint.api_key_env)
         self.allowance = itertools.count() if allowance is None else allowance
         self.counts: Counter[str] = Counter()
@@ -164,7 +166,8 @@ class ApiClient:
         return self._session
 
     async def _disconnect(self) -> None:
-        session, self._session = self._session, None
+        session = self._session
+        self._session = None
         if session is not None:
             await session.close()
 
@@ -176,7 +179,7 @@ class ApiClient:
         reply = await self._ask(messages, max_tokens)
         is_usable = reply.text is not None and read(reply.text) is not None
         self.counts["unscorable"] += reply.text is None
-        if is_usable and self.cache is not None:
+        if reply.text and is_usable and self.cache is not None:
             self.cache.put(key, reply.text)
         self._look_for_death(reply, is_usable or bool(reply.cut))
         return reply
@@ -200,10 +203,15 @@ class ApiClient:
 
         The deadline starts with the first try. A reply that was cut gets twice the room in the next one.
         """
-        session, limits = self._connect(), self.limits
-        num_replies, ends, reason = 0, None, ""
+        session = self._connect()
+        limits = self.limits
+        num_tries = 0
+        num_replies = 0
+        ends = 0.0
+        reason = ""
         async with session.slots:
-            for num_tries in itertools.count(1):
+            while True:
+                num_tries += 1
                 ends = ends or session.loop.time() + limits.deadline_s
                 timeout_s = min(limits.deadline_s / 2, max(ends - session.loop.time(), 0.0))
                 request = request_of(self.endpoint.model, messages, max_tokens, self._is_reasoner)
@@ -213,7 +221,8 @@ class ApiClient:
                         self._is_reasoner = True
                         continue
                     return outcome
-                before, reason = reason, outcome.reason
+                before = reason
+                reason = outcome.reason
                 num_replies += outcome.is_reply
                 if num_replies == MAX_REPLIES:
                     return ChatReply(None, reason, outcome.cut)
@@ -228,7 +237,7 @@ class ApiClient:
                 self.counts["retries"] += 1
                 await asyncio.sleep(pause_s)
 
-    async def _try(self, session: "Session", request: dict[str, Any], timeout_s: float) -> Response:
+    async def _try(self, session: "Session", request: dict[str, Any], timeout_s: float) -> ChatReply | Trouble:
         """Send one request, and count it. Raise UserError (exit 4) on a permanent failure, now and from then on."""
         if self._failure is not None:
             raise self._failure
@@ -346,7 +355,8 @@ class ModelService(Resource):
     """
 
     def __init__(self, client: ApiClient, max_tokens: int):
-        self.client, self.max_tokens = client, max_tokens
+        self.client = client
+        self.max_tokens = max_tokens
 
     def check(self) -> str:
         """Ask about something known, and describe the answer. Raise UserError (exit 3) if the model is of no use."""

@@ -123,5 +123,5 @@ def _addresses(host: str) -> list[Address]:
         found = socket.getaddrinfo(host, None)
     except (OSError, UnicodeError):
         return []
-    addresses = [ipaddress.ip_address(address[0].partition("%")[0]) for *_, address in found]
+    addresses = [ipaddress.ip_address(str(address[0]).partition("%")[0]) for *_, address in found]
     return [getattr(address, "ipv4_mapped", None) or address for address in addresses]

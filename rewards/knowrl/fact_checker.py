@@ -73,7 +73,9 @@ class FactChecker(Resource):
     """
 
     def __init__(self, options: Options, formula: Formula, is_original: bool = False):
-        self.options, self.formula, self.is_original = options, formula, is_original
+        self.options = options
+        self.formula = formula
+        self.is_original = is_original
         self.base = KnowledgeBase(knowledge_base_path(options))
         self.verifier = build_verifier(options, weigh_contradiction=not is_original)
         self.decomposer = build_decomposer(options, every_fact if is_original else admissible)
@@ -109,7 +111,9 @@ class FactChecker(Resource):
         """
         coverage = self.base.coverage([joined_titles(row.get("title")) for row in rows], self.may_guess)
         say(f"knowledge base {self.base.path}: {coverage}")
-        lowest, consequence, policy = LOWEST_COVERAGE, "", self.options["missing_title_policy"]
+        lowest = LOWEST_COVERAGE
+        consequence = ""
+        policy = self.options["missing_title_policy"]
         if policy != "zero":  # completions without their title are unscored
             lowest = max(lowest, 1 - self.options["max_unscored"])
             consequence = ", which ends a run above max_unscored"
@@ -124,9 +128,10 @@ class FactChecker(Resource):
     def counts(self) -> Counts:
         """Return the kb/* counts of the completions since the last call, and those of the decomposer."""
         with self._lock:
-            counted, self.counters = self.counters, Counter()
+            counted = self.counters
+            self.counters = Counter()
         numbers = [f"lookups_{how}" for how in ("exact", "parts", "search", "missing")]
-        of_base = {f"kb/{name}": (counted[name], 0) for name in (*numbers, "unscored")}
+        of_base: Counts = {f"kb/{name}": (counted[name], 0) for name in (*numbers, "unscored")}
         of_base["kb/facts_per_completion"] = (counted["facts"], counted["texts"])
         of_base |= {f"kb/{label}_frac": (counted[label], counted["facts"]) for label in LABELS}
         return of_base | self.decomposer.counts()
@@ -166,7 +171,8 @@ class FactChecker(Resource):
         said: dict[str, list[str]] = {"supported": [], "refuted": []}
         repeats: dict[int, FactToCheck] = {}
         for place in places:
-            fact, label = facts[place]["fact"], facts[place]["verdict"]
+            fact = facts[place]["fact"]
+            label = facts[place]["verdict"]
             if label not in said:
                 continue
             if said[label]:
@@ -177,7 +183,8 @@ class FactChecker(Resource):
 
     def _score(self, facts: Sequence[CheckedFact], repeated: set[int], found: Lookup) -> Score:
         """Value the verdicts on the facts of a text; those at the places `repeated` do not count."""
-        labels, explained = [], []
+        labels = []
+        explained = []
         for place, fact in enumerate(facts):
             explanation = f"{shortened(fact['fact'], MAX_FACT_CHARS)} → {fact['verdict']}"
             if place in repeated:
@@ -185,9 +192,10 @@ class FactChecker(Resource):
             else:
                 labels.append(fact["verdict"])
             explained.append(explanation)
-        counts = {label: labels.count(label) for label in LABELS}
+        counts: dict[str, int] = {label: labels.count(label) for label in LABELS}
         self._count({"texts": 1, "facts": len(labels), **counts})
-        supported, refuted = counts["supported"], counts["refuted"]
+        supported = counts["supported"]
+        refuted = counts["refuted"]
         reason = f"{supported} of {len(labels)} facts supported, {refuted} refuted" if facts else "no facts stated"
         if found.how == "search":
             reason += f"; the title is not in the knowledge base, search guessed {', '.join(found.titles)}"

@@ -15,10 +15,11 @@ WORK = 12  # of a power or a function of irrational numbers, compared with a sum
 
 def power(base: Value, exponent: Value) -> Value:
     """Return base^exponent, real if it can be: (-8)^{1/3} = -2."""
-    if not exponent.is_whole:
+    whole = exponent.whole
+    if whole is None:
         base.points.bending.append(base)
-    elif base.number and abs(exponent.number) * (num_bits(base.number) - 1) > MAX_BITS:
-        return base.points.variable(f"{base.number} ^ {exponent.number}")
+    elif base.number and abs(whole) * (num_bits(base.number) - 1) > MAX_BITS:
+        return base.points.variable(f"{base.number} ^ {whole}")
     return base.points.apply(_power, base, exponent, work=WORK)
 
 
@@ -82,8 +83,7 @@ _FUNCTIONS: dict[str, Callable[[Number], Number]] = {
     "factorial": _factorial,
     "exp": _exponential,
     "ln": _logarithm,
-    "log": lambda x: _logarithm(x) / mp.ln(10),
-    "lg": lambda x: _logarithm(x) / mp.ln(10),
+    **dict.fromkeys(("log", "lg"), lambda x: _logarithm(x) / mp.ln(10)),
 }
 _BENT = _FUNCTIONS.keys() - {"factorial", "exp"}
 
@@ -92,8 +92,8 @@ def call(name: str, argument: Value) -> Value:
     """Return the named function of a value; a symbol of that argument if nothing is known about the function."""
     if name in _ROUNDED and argument.number is not None:
         return argument.points.number(_ROUNDED[name](argument.number))
-    if name == "factorial" and argument.is_whole and argument.number > MAX_FACTORIAL:
-        return argument.points.variable(f"{argument.number} !")
+    if name == "factorial" and (argument.whole or 0) > MAX_FACTORIAL:
+        return argument.points.variable(f"{argument.whole} !")
     if name in _BENT:
         argument.points.bending.append(argument)
     if name in _FUNCTIONS:

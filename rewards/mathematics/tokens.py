@@ -67,6 +67,7 @@ class _Tokenizer:
         spaced = False
         while at < len(text):
             piece = (_PIECE_IN_BRACKETS if depth else _PIECE).match(text, at)
+            assert piece  # any character is a mark
             at = piece.end()
             if piece.lastgroup == "space" or piece[0] in symbols.BLANKS:
                 spaced = True
@@ -74,7 +75,7 @@ class _Tokenizer:
             if piece[0] in symbols.TEXT_FONTS:
                 self.is_text_next = True
                 continue
-            new = self.read(piece.lastgroup, piece[0])
+            new = self.read(str(piece.lastgroup), piece[0])
             self.is_text_next = False
             if new:
                 self.tokens += [new[0]._replace(spaced=spaced), *new[1:]]
@@ -175,7 +176,8 @@ def is_letter(token: Token) -> bool:
 
 def stripped(tokens: Tokens) -> list[Token]:
     """Return the tokens without the punctuation around them."""
-    start, end = 0, len(tokens)
+    start = 0
+    end = len(tokens)
     while start < end and tokens[start].text in _AROUND[:-1]:
         start += 1
     while end > start and tokens[end - 1].text in _AROUND:
@@ -186,7 +188,8 @@ def stripped(tokens: Tokens) -> list[Token]:
 def split(tokens: Tokens, separates: Collection[str]) -> tuple[list[list[Token]], list[str]]:
     """Split at separators outside all brackets, marks or words in lower case; return the parts and the separators."""
     parts: list[list[Token]] = [[]]
-    found, depth = [], 0
+    found = []
+    depth = 0
     for token in tokens:
         depth += nesting(token)
         text = token.word or token.text
@@ -227,7 +230,7 @@ def text_key(tokens: Iterable[Token]) -> str:
 
     The article in front goes, and so do the braces around a single token: `x^{2}` reads as `x^2`.
     """
-    kept = []
+    kept: list[Token] = []
     for token in tokens:
         is_single = len(kept) > 1 and kept[-2].kind == "open" and kept[-2].text == "{"
         if token.kind == "close" and token.text == "}" and is_single:

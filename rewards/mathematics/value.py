@@ -127,8 +127,9 @@ class Value:
         return self.at[0]
 
     @property
-    def is_whole(self) -> bool:
-        return self.number is not None and self.number.denominator == 1
+    def whole(self) -> int | None:
+        """Return the value of a whole constant, None for anything else."""
+        return self.number.numerator if self.number is not None and self.number.denominator == 1 else None
 
     @property
     def constant(self) -> Number | None:
@@ -171,9 +172,6 @@ class Points:
     def number(self, value: Rational) -> Value:
         return Value((_checked(Fraction(value)),), self)
 
-    def value(self, value: "Value | Rational") -> Value:
-        return value if isinstance(value, Value) else self.number(value)
-
     def constant(self, name: str, number: Number) -> Value:
         return Value((number,), self, name=name)
 
@@ -197,7 +195,7 @@ class Points:
 
     def apply(self, function: Callable[..., Number], *arguments: "Value | Rational", work: int = 1) -> Value:
         """Return a function of values, computed at each point. work: the cost of one number."""
-        values = [self.value(argument) for argument in arguments]
+        values = [one if isinstance(one, Value) else self.number(one) for one in arguments]
         columns = self.columns(values)
         self.spend(work * len(columns[0]))
         at = [_number_or_none(function, numbers) for numbers in zip(*columns, strict=True)]
@@ -317,7 +315,8 @@ def _agree(one: Number | None, other: Number | None) -> bool:
         return True
     if type(one) is Fraction and type(other) is Fraction:
         return one == other
-    one, other = rounded(one), rounded(other)
+    one = rounded(one)
+    other = rounded(other)
     return abs(one - other) <= _TOLERANCE * max(abs(one), abs(other))
 
 
