@@ -1,7 +1,6 @@
 """The API client against an endpoint that behaves well and badly, each row of the promised table; and its lifetime."""
 
 import asyncio
-import json
 import os
 import socket
 import threading
@@ -19,7 +18,6 @@ from rewards.api.reply import ChatReply
 PERMANENT = {
     "401": fails(401),
     "quota": fails(429, "insufficient_quota"),
-    "quota in a 200": sends(json.dumps({"error": {"code": "insufficient_quota"}}).encode()),
     "redirect": sends(b"", 307, location="http://127.0.0.1:9/v1/chat/completions"),
 }
 
