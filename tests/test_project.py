@@ -263,7 +263,7 @@ def test_functions_keep_their_size():
 BUDGETS = {
     "grpo/algorithm": 11_000,
     "grpo/minimal.py": 2_500,
-    "grpo/engine": 42_250,
+    "grpo/engine": 42_750,
     "kernels": 14_250,
     "grpo": 19_500,
     "grpo/config": 9_500,
@@ -277,7 +277,7 @@ BUDGETS = {
     "knowledge": 11_750,
     "rewards": 25_000,
     "rewards/mathematics": 17_250,
-    "bench": 15_000,
+    "bench": 16_250,
     "tests": 276_250,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER}
