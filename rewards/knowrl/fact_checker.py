@@ -38,6 +38,7 @@ MAX_PASSAGE_CHARS = 400  # of the passage that decided
 LOWEST_COVERAGE = 0.5  # of the data set's titles in the knowledge base; below it the run warns
 BASE, DECOMPOSER = "knowledge base", "decomposer"  # the services of this file
 NOTHING_FOUND = {"factuality": 0.0, "facts": 0, "supported": 0, "refuted": 0}
+COUNTED = ("kb/lookups_exact", "kb/lookups_parts", "kb/lookups_search", "kb/lookups_missing", "kb/unscored")
 KNOWN_TEXT = (  # text, question, subject
     "Paris is the capital of France, and it lies on the Seine.",
     "What is the capital of France?",
@@ -92,7 +93,7 @@ class FactChecker(Resource):
         title = joined_titles(columns.get("title"))
         try:
             found = await self._on_pool(self.base.lookup, title, self.may_guess)
-            self._count({f"lookups_{found.how}": 1})
+            self._count({f"kb/lookups_{found.how}": 1})
             if found.how == "missing":
                 return self._without_document(title)
             is_about_title = found.how == "exact" and ";" not in title
@@ -130,8 +131,7 @@ class FactChecker(Resource):
         with self._lock:
             counted = self.counters
             self.counters = Counter()
-        numbers = [f"lookups_{how}" for how in ("exact", "parts", "search", "missing")]
-        of_base: Counts = {f"kb/{name}": (counted[name], 0) for name in (*numbers, "unscored")}
+        of_base: Counts = {name: (counted[name], 0) for name in COUNTED}
         of_base["kb/facts_per_completion"] = (counted["facts"], counted["texts"])
         of_base |= {f"kb/{label}_frac": (counted[label], counted["facts"]) for label in LABELS}
         return of_base | self.decomposer.counts()
@@ -215,7 +215,7 @@ class FactChecker(Resource):
         return self._unscored(reason, {BASE: False})
 
     def _unscored(self, reason: str, asked: dict[str, bool]) -> Score:
-        self._count({"unscored": 1})
+        self._count({"kb/unscored": 1})
         return Score(None, reason, asked=asked)
 
     def _count(self, counts: Mapping[str, int]) -> None:

@@ -139,7 +139,7 @@ def test_titles_by_parts(make):
     titles = ("Mira Tolan;Jon Orn", ["Mira Tolan", "Jon Orn"], "Nobody;Jon Orn")
     joined, several, some = judge_all(judge, *((text, "", title) for title in titles))
     assert joined.value == several.value == 2 / 5 and some.value == 1 / 5
-    assert judge.counters["lookups_parts"] == 3
+    assert judge.counters["kb/lookups_parts"] == 3
 
 
 def test_a_title_may_be_a_number_a_list_or_nonsense(make):
@@ -159,7 +159,7 @@ def test_a_locked_base_makes_the_sample_unscorable(make, path, tmp_path):
     lock = sqlite3.connect(copy, isolation_level=None)
     lock.execute("BEGIN EXCLUSIVE")
     [found] = judge_all(judge, (GOOD, "", "Mira Tolan"))
-    assert found.value is None and "locked" in found.reason and judge.counters["unscored"] == 1
+    assert found.value is None and "locked" in found.reason and judge.counters["kb/unscored"] == 1
     lock.execute("ROLLBACK")
     assert judge_all(judge, (GOOD, "", "Mira Tolan"))[0].value == 1 / 4
 
