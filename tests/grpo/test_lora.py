@@ -214,22 +214,12 @@ def test_layers_that_are_not_there_are_refused(tmp_path, layers):
     refused(lambda: load(tmp_path, rank=4, layers=layers), "lora_layers_to_transform", "0 to 1")
 
 
-def padded_logprobs(model, rows, temperature):
-    """Log-probs of the completions of rows (prompt, completion, ...) by a model of transformers, over padded rows."""
-    width = max(len(p) + len(c) for p, c, *_ in rows)
-    ids = torch.tensor([[*p, *c] + [0] * (width - len(p) - len(c)) for p, c, *_ in rows])
-    mask = torch.tensor([[1] * (len(p) + len(c)) + [0] * (width - len(p) - len(c)) for p, c, *_ in rows])
-    logits = model(ids, attention_mask=mask).logits[:, :-1].float()
-    logp = (logits / temperature).log_softmax(-1).gather(2, ids[:, 1:, None])[..., 0]
-    return [logp[row, len(p) - 1 : len(p) + len(c) - 1] for row, (p, c, *_) in enumerate(rows)]
-
-
 @pytest.mark.parametrize(("family", "lora"), [
     ("qwen2", {}), ("llama", {}), ("llama", {"layers": (1,)}), ("qwen2", {"targets": ("q_proj", "down_proj")})
 ])  # fmt: skip
-def test_packed_log_probs_and_gradients_equal_peft_on_padded_rows(tmp_path, family, lora):
-    """One row with shared prompts against transformers + PEFT, which reads our adapter, on padded rows: the same
-    log-probs and adapter gradients to 5e-6."""
+def test_packed_log_probs_and_gradients_equal_pefts_row_by_row(tmp_path, family, lora):
+    """One row with shared prompts against transformers + PEFT, which reads our adapter: the same log-probs and adapter
+    gradients to 5e-6."""
     peft = pytest.importorskip("peft")
     from transformers import AutoModelForCausalLM
 
@@ -246,10 +236,14 @@ def test_packed_log_probs_and_gradients_equal_peft_on_padded_rows(tmp_path, fami
 
     base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
     theirs = peft.PeftModel.from_pretrained(base, tmp_path / "adapter", is_trainable=True)
-    rows = [(group.prompt.ids, one.ids, one.loss_weight) for group in groups for one in group.completions]
-    wanted = padded_logprobs(theirs, rows, 0.8)
+    wanted, objective = [], 0.0
+    for group in groups:
+        for one in group.completions:
+            logits = theirs(torch.tensor([[*group.prompt.ids, *one.ids]])).logits[0, len(group.prompt.ids) - 1 : -1]
+            wanted.append((logits / 0.8).log_softmax(-1).gather(1, torch.tensor(one.ids)[:, None])[:, 0])
+            objective = objective + one.loss_weight * wanted[-1].sum()
     assert (logp - torch.cat(wanted)).abs().max() <= 2e-5
-    sum(weight * logps.sum() for logps, (_, _, weight) in zip(wanted, rows, strict=True)).backward()
+    objective.backward()
     gradients = {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}
     num_compared = 0
     for module, (linear, part) in ours.projections().items():
