@@ -55,11 +55,7 @@ def trained_splits(model: Decoder) -> dict[nn.Parameter, Split]:
     return splits
 
 
-def whole_parameters(model: Decoder) -> list[torch.Tensor]:
-    """Return the trained parameters of all shards together, on the meta device: only their sizes matter."""
-    splits = trained_splits(model)
-    found = []
-    for parameter in model.parameters():
-        shape = model.build.shard.whole_shape(parameter.shape, splits.get(parameter))
-        found.append(torch.empty(shape, dtype=parameter.dtype, device="meta"))
-    return found
+def trained_bytes(model: Decoder) -> int:
+    """Return how many bytes the trained parameters of all shards have together."""
+    splits, shard = trained_splits(model), model.build.shard
+    return sum(shard.whole_shape(p.shape, splits.get(p)).numel() * p.itemsize for p in model.parameters())
