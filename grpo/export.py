@@ -22,9 +22,8 @@ from grpo.base.progress import command_parser, say_next
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import load_tokenizer
 from grpo.engine.model.adapter import is_adapter, load_adapter, save_adapter
-from grpo.engine.model.gguf import is_gguf
 from grpo.engine.model.weights import DTYPES
-from grpo.policy import find_parts
+from grpo.policy import find_parts, is_gguf
 from grpo.run.saved import SavedModel, find_saved, load_saved
 
 CPU = torch.device("cpu")

@@ -24,13 +24,10 @@ from grpo.engine.model.adapter import (
 )
 from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.gguf import is_gguf, open_gguf
 from grpo.engine.model.memory import loading
-from grpo.engine.model.transformers_model import TransformersModel
 from grpo.engine.model.weight import master_dtype
 from grpo.engine.model.weights import DTYPES, load_decoder, read_model_config, save_checkpoint
 from grpo.engine.parallel.shard import ALONE, Shard
-from grpo.engine.sampling.check import check_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -107,7 +104,9 @@ def load_policy(
     build = build_of(config, parts.model, device, train_weights, shard)
     start = load_adapter(parts.adapter) if parts.adapter else None
     model = load_decoder(parts.model, build, start)
-    if isinstance(model, TransformersModel):
+    if model.config.by_transformers:
+        from grpo.engine.sampling.check import check_model  # with the modules of transformers
+
         check_model(model)
     generator = torch.Generator().manual_seed(config.seed)
     for linear in model.lora_linears():
@@ -195,12 +194,17 @@ def find_parts(config: TrainConfig | SftConfig, weights: bool = True) -> ModelPa
         base, its_revision = base_of(adapter)
         is_of_base = revision != "main" and Path(name).is_dir()  # a folder has no revision of its own
         revision = revision if is_of_base else its_revision
-        folder = _fetch_base(base, revision, adapter, weights)
+        folder = _fetch(base, revision, weights=weights)
     if config.tokenizer_name_or_path:
         tokenizer = _fetch(config.tokenizer_name_or_path, ignored="*.safetensors", weights=False)
     else:
         tokenizer = adapter if adapter and has_tokenizer(adapter) else folder
     return ModelParts(folder, adapter, tokenizer, (base, revision))
+
+
+def is_gguf(name: str) -> bool:
+    """Return whether a model's name is that of a GGUF file."""
+    return name.lower().endswith(".gguf") and not Path(name).is_dir()
 
 
 def _fetch(name: str, revision: str = "main", ignored: str = "", kind: str = "model", weights: bool = True) -> Path:
@@ -210,6 +214,8 @@ def _fetch(name: str, revision: str = "main", ignored: str = "", kind: str = "mo
     kind, weights: as for `fetch_model`.
     """
     if is_gguf(name):
+        from grpo.engine.model.gguf import open_gguf  # few models come as such a file
+
         return open_gguf(name)
     folder = fetch_model(name, revision, kind, weights)
     if Path(name).is_dir():  # files of the hub are links into a cache
@@ -229,21 +235,6 @@ def base_of(adapter: Path) -> tuple[str, str]:
             PREFLIGHT,
         )
     return find_model(base, adapter), settings.get("revision") or "main"
-
-
-def _fetch_base(base: str, revision: str, adapter: Path, weights: bool) -> Path:
-    try:
-        return _fetch(base, revision, weights=weights)
-    except UserError as error:
-        if error.exit_code != PREFLIGHT:
-            raise
-        raise UserError(
-            f"the base model of the adapter {adapter} cannot be found",
-            f"{error.what}: {error.why}",
-            "set model_name_or_path to the base, and adapter_name_or_path to the adapter; or correct "
-            "base_model_name_or_path in its adapter_config.json",
-            PREFLIGHT,
-        ) from None
 
 
 def lora_spec(config: TrainConfig | SftConfig) -> LoraSpec | None:

@@ -17,7 +17,7 @@ import sys
 import time
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
+from collections.abc import Awaitable, Iterable, Mapping, Set
 from concurrent.futures import CancelledError, Future
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
@@ -34,8 +34,8 @@ from grpo.base.errors import CONFIG, INTERNAL, UserError, redact
 from grpo.base.event_loop import EventLoop, wait_for
 from grpo.base.text import encodable
 from rewards.deadline import TimeOver, alone, in_time
-
-UserFunction = Callable[..., Iterable[float | None] | Awaitable[Iterable[float | None]]]
+from rewards.own_words import MAX_NUMBER
+from rewards.registry import Functions, Options, Reward, UserFunction
 
 PASSED = tuple("prompts completions completion_ids trainer_state log_extra log_metric".split())  # with the columns
 ENVIRONMENTS = "environments"  # the column of a run that has some
@@ -52,13 +52,19 @@ NOT_THEIRS = (
 )
 THEIRS = (str(Path(__file__).with_name("examples")), get_path("purelib"), get_path("platlib"))
 MAX_SHOWN = 80  # characters of a user's value in a message
-MAX_NUMBER = 1e15  # in size; sums and squares of larger numbers overflow
 VAR_POSITIONAL, VAR_KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 _log = logging.getLogger("rewards")
 _files: dict[Path, Any] = {}  # modules that a path names
 
 
 # --- names to functions -------------------------------------------------------------------------------------------
+
+
+def build(name: str, options: Options, objects: Functions) -> Reward:
+    """Build the reward of a user's function: one of `objects`, which a program passes, or what the name says."""
+    function = as_function(name, objects[name]) if name in objects else find_function(name)
+    needs, timeout_s = needed_columns(function), options["reward_timeout_s"]
+    return Reward(short_name(name), function=function, needs=needs, timeout_s=timeout_s)
 
 
 def find_function(name: str) -> UserFunction:
@@ -117,15 +123,6 @@ def short_name(name: str) -> str:
     where, _, attributes = name.rpartition(":")
     short = f"{Path(where).stem}:{attributes}" if where.endswith(".py") else name.removeprefix(OBJECT)
     return without_secrets(short)
-
-
-def tag_of(tool: str) -> str:
-    """Return the tag of a tool by its name in the configuration: the function's own name.
-
-    >>> tag_of("./mine.py:Tools.calculator")
-    'calculator'
-    """
-    return tool.rpartition(":")[2].rpartition(".")[2]
 
 
 def without_secrets(text: Any) -> str:
@@ -386,6 +383,14 @@ class OwnCalls:
         # Since the last metrics(): the seconds of each function, and the numbers that they have logged.
         self.seconds: Counter[str] = Counter()
         self.logged: dict[str, list[float]] = defaultdict(list)
+
+    def start(self, rewards: Iterable[Reward], group: Group, state: TrainerState) -> list[Call]:
+        """Return the calls of rewards on a complete group. Each `async def` begins; plain functions wait for `make`."""
+        calls = [Call(one.name, one.function, one.timeout_s, group, state) for one in rewards if one.function]
+        for call in calls:
+            if is_async(call.function):
+                self.make(call)
+        return calls
 
     def make(self, call: Call) -> None:
         """Call a function on this thread. If what it returns can be awaited, that goes on, on the event loop."""

@@ -20,9 +20,7 @@ from grpo.algorithm.schema import Completion, Group, Score, TrainerState, own_wo
 from grpo.base.errors import PREFLIGHT, UserError, check_all
 from grpo.base.event_loop import EventLoop, wait_for
 from grpo.engine.device.peers import Peers
-from rewards.environment import ENVIRONMENT
-from rewards.own import MAX_NUMBER, Call, OwnCalls, describe_failure, is_async
-from rewards.own_words import CALLS
+from rewards.own_words import CALLS, ENVIRONMENT, MAX_NUMBER
 from rewards.registry import Counts, Reward, Say
 
 NUM_THREADS = 4
@@ -40,7 +38,7 @@ class Work:
     """
 
     grades: list[dict[str, Future] | None]
-    calls: list[Call] = field(default_factory=list)
+    calls: list[Any] = field(default_factory=list)
 
     @property
     def is_complete(self) -> bool:
@@ -60,7 +58,11 @@ class Scorer:
         self.weights = list(weights) if weights else [1.0] * len(self.rewards)
         self.pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="reward")
         self.loop = EventLoop("rewards")
-        self.own = OwnCalls()
+        self.own = None
+        if any(reward.function for reward in rewards):
+            from rewards.own import OwnCalls  # most runs have no functions of a user
+
+            self.own = OwnCalls()
         self.under_way: dict[Group, Work] = {}
         self.failed: set[str] = set()  # built-in rewards that have failed on a completion
         self.not_numbers: dict[str, float] = {}  # reward -> the first value that is NaN, infinite or far too large
@@ -79,8 +81,8 @@ class Scorer:
         for reward in self.rewards:
             if reward.grade is not None and not completion.failure:
                 of_completion[reward.name] = self._start(reward, text, row)
-        if work.is_complete:
-            self._start_own(group, state)
+        if work.is_complete and self.own:
+            work.calls = self.own.start(self.rewards, group, state)
 
     def collect(self, *groups: Group) -> None:
         """Wait for the grades of groups; set each completion's scores, its facts, and its reward: their weighted sum.
@@ -147,11 +149,13 @@ class Scorer:
             resource.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
         self.loop.close()
-        self.own.loop.close()
+        if self.own:
+            self.own.loop.close()
 
     def _metrics(self) -> dict[str, float]:
         of_functions = [reward.name for reward in self.rewards if reward.function is not None]
-        return self.own.metrics(of_functions) | together(resource.counts() for resource in self.resources)
+        of_own = self.own.metrics(of_functions) if self.own else {}
+        return of_own | together(resource.counts() for resource in self.resources)
 
     def _work_on(self, group: Group) -> Work:
         return self.under_way.setdefault(group, Work([None] * len(group.completions)))
@@ -160,16 +164,6 @@ class Scorer:
         if inspect.iscoroutinefunction(reward.grade):
             return self.loop.run(reward.grade(text, row))
         return self.pool.submit(reward.grade, text, row)
-
-    def _start_own(self, group: Group, state: TrainerState) -> None:
-        """Start users' `async def` on a complete group; their plain functions wait for `collect`."""
-        calls = self.under_way[group].calls
-        for reward in self.rewards:
-            if reward.function is not None:
-                call = Call(reward.name, reward.function, reward.timeout_s, group, state)
-                calls.append(call)
-                if is_async(reward.function):
-                    self.own.make(call)
 
     def _grade(self, groups: Sequence[Group]) -> list[list[dict[str, Score]]]:
         """Call users' plain functions on all groups, one after the other; then wait for all grades of each group."""
@@ -202,6 +196,8 @@ class Scorer:
         except UserError:
             raise
         except Exception as error:
+            from rewards.own import describe_failure  # with all that knows of users' files
+
             why = describe_failure(error)
         if name not in self.failed:
             self.failed.add(name)

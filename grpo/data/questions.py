@@ -26,7 +26,7 @@ from grpo.data.files import (
 from grpo.data.hub import fetch_data
 from grpo.data.messages import is_damaged
 from grpo.data.objects import NO_OBJECTS, Objects
-from grpo.data.prompts import make_prompts
+from grpo.data.prompts import ChatEncoder, make_prompts
 from grpo.data.rows import (
     Row,
     check_answer,
@@ -35,7 +35,6 @@ from grpo.data.rows import (
     read_rows,
 )
 from grpo.engine.device.peers import Peers
-from grpo.tools.functions import encoder_of, system_prompt_of
 from rewards.exact import is_unanswerable, truths
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
@@ -233,8 +232,12 @@ def load_prompts(
     limit, source = config.max_prompt_length, "max_prompt_length"
     if room < limit:
         limit, source = room, f"the model's {positions} positions without max_completion_length"
-    encoder = encoder_of(config, policy.tokenizer, data.objects.tools)
-    system_prompt = system_prompt_of(config, encoder)
+    encoder, system_prompt = ChatEncoder(policy.tokenizer), config.system_prompt
+    if config.tools or config.environment:
+        from grpo.tools.functions import encoder_of, system_prompt_of  # most runs have no tools
+
+        encoder = encoder_of(config, policy.tokenizer, data.objects.tools)
+        system_prompt = system_prompt_of(config, encoder)
     prompts = make_prompts(rows, encoder, system_prompt, config.prompt_template, limit, count, source)
     return PromptSet(prompts, fingerprint(rows), count)
 

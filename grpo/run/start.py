@@ -20,13 +20,11 @@ import torch
 from grpo.base.errors import CONFIG, PREFLIGHT, STORAGE, UserError
 from grpo.config.load import replicas_of
 from grpo.config.options import FORM, SEARCH, AnyConfig, SftConfig
-from grpo.data.conversations import read_conversations
 from grpo.data.count import RowCount
 from grpo.data.messages import with_system
 from grpo.data.objects import NO_OBJECTS, Objects
 from grpo.data.prompts import eos_ids, turn_end
 from grpo.data.questions import QuestionData, Questions
-from grpo.data.registry import find_sources
 from grpo.data.rows import Row
 from grpo.engine.device import kernel_choice
 from grpo.engine.device.products import slow_dtype
@@ -38,7 +36,6 @@ from grpo.run.case import (
     Case,
     Check,
     NotChecked,
-    bytes_needed,
     draft,
     kept,
     lacks_a_gpu,
@@ -51,7 +48,6 @@ from grpo.run.checkpoint import POLICIES, check_disk, continues_a_run, existing_
 from grpo.run.provenance import check_changes
 from grpo.run.run_dir import check_free, is_in_use
 from grpo.run.saved import start_of
-from grpo.run.stage1 import is_done, load_stage1, start_from
 from grpo.run.trackers import check_trackers
 from rewards.registry import Reward, build_rewards, built_in
 
@@ -122,7 +118,8 @@ def machine(case: Case) -> str:
         number, free = num_weights(case), memory.free_bytes(case.device) / 1e9
         raise UserError(
             f"no GPU: torch finds none, and the model has {number / 1e9:.1f} billion weights",
-            f"{bytes_needed(case, number)}; {free:.1f} GB are free here, and a step on a CPU takes hours",
+            f"they take {2 * number / 1e9:.1f} GB in bfloat16 on a GPU and {4 * number / 1e9:.1f} GB in float32; "
+            f"{free:.1f} GB are free here, and a step on a CPU takes hours",
             f"run it where nvidia-smi shows a GPU, with a torch for it (this is {torch.__version__}; Resources in "
             "configs/README.md); `python -m grpo.doctor CONFIG --memory-gb 80` counts for one of 80 GB; or name a "
             f"smaller model_name_or_path{', or device=cpu to use the CPU anyway' * (4 * number / 1e9 < free)}",
@@ -183,6 +180,8 @@ def resume(case: Case) -> str:
 
 def stage1(case: Case) -> str:
     """Check the stage 1 that the config names, and find the model that it makes or has made."""
+    from grpo.run.stage1 import is_done, load_stage1, start_from
+
     config = case.config
     first, _, problems = load_stage1(config)
     if problems:
@@ -247,6 +246,9 @@ def need_written(case: Case) -> None:
 
 def conversations(case: Case) -> str:
     """Read stage 1's data, without encoding it."""
+    from grpo.data.conversations import read_conversations  # of stage 1 alone
+    from grpo.data.registry import find_sources
+
     config = case.start
     need_written(case)
     need(config.dataset_id_or_path, "dataset_id_or_path")

@@ -14,7 +14,6 @@ def best_of(tmp_path, name, before, step=0):
     """A Best whose run writes no policy, and the steps that it kept."""
     kept = []
     run = SimpleNamespace(path=tmp_path, say=lambda text: None)
-    run.save_policy = lambda folder, policy, notes: kept.append(policy)
     return Best(name, run, before, step), kept
 
 

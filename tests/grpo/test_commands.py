@@ -150,8 +150,3 @@ def test_without_a_name_all_commands_are_listed():
     }
     names = {name.removesuffix(".__main__") for name in names} - {"grpo"} | {"grpo.minimal"}
     assert listed == names and "`python -m grpo` lists them" in command("grpo", "grpo.trains x", code=2).stderr
-
-
-def test_libraries_draw_no_bars_where_there_is_no_terminal(adapter, tmp_path):
-    run = command("grpo.export", adapter, tmp_path / "out", "--merge", new_interpreter=True)
-    assert "%|" not in run.stderr and "it/s" not in run.stderr

@@ -26,7 +26,6 @@ from grpo.engine.model import memory
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder, OwnDecoder
 from grpo.engine.model.weights import read_model_config
-from grpo.policy import lora_spec
 from grpo.run.run import SilentRun
 from grpo.train import GrpoTrainer
 from rewards.scorer import Scorer
@@ -252,33 +251,3 @@ def test_batches_are_what_the_headers_say(name):
         assert f"{config.max_steps} steps see {config.max_steps * questions:,} questions" in header(name)
         small, _ = load_config(CONFIGS / name, ["per_device_train_batch_size=6"])
         assert 4 * small.per_device_train_batch_size * small.gradient_accumulation_steps == completions
-
-
-def share_trained(folder: Path, **keys) -> tuple[float, float]:
-    """Millions of trained weights, and percent of all."""
-    settings = [f"{name}={value}" for name, value in keys.items()]
-    config, _ = load_config(CONFIGS / "math_1.5b.yaml", settings)
-    model = OwnDecoder(read_model_config(folder), Build(lora_spec(config), False, torch.bfloat16, "meta"))
-    trained = sum(parameter.numel() for parameter in model.parameters())
-    all_weights = trained + sum(tensor.numel() for tensor in model.named_tensors().values())
-    return trained / 1e6, 100 * trained / all_weights
-
-
-def test_share_of_trained_weights_of_the_mathematics(tmp_path):
-    folder = write_hollow_checkpoint(tmp_path, MODELS["math"])
-    millions, percent = share_trained(folder)
-    _, percent_of_seven = share_trained(folder, lora_target_modules="all")
-    assert f"{millions:.1f} million weights are trained, {percent:.2f} % as published" in header("math_1.5b.yaml")
-    assert f"it is {percent_of_seven:.2f} %" in header("math_1.5b.yaml")
-
-
-def test_steps_of_the_mathematics():
-    """The guide's own arithmetic: 18,946 questions x 2 answers = 37,892 completions, 16 a step."""
-    config, _ = load_config(CONFIGS / "math_1.5b.yaml")
-    completions = config.per_device_train_batch_size * config.gradient_accumulation_steps
-    questions = completions // config.num_generations
-    assert (completions, questions) == (16, 8) and round(18946 * 2 / completions, -1) == 2370
-    steps = ceil(config.num_train_epochs * 18946 / questions)
-    assert f"{18946 // questions:,} steps per epoch" in header("math_1.5b.yaml")
-    assert f"{steps:,} in all" in header("math_1.5b.yaml")
-    assert 2 * steps / 3600 > 3.9 and 3 * steps / 3600 < 6, "4 to 6 hours at 2 to 3 s per step, as published"

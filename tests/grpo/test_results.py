@@ -105,7 +105,7 @@ def test_an_adapter_finds_its_base_beside_it_or_above_it(chat_checkpoint, tmp_pa
         parts = find_parts(TrainConfig(model_name_or_path=str(tmp_path / folder)))
         assert parts.model == parts.tokenizer == tmp_path / "a/models/base" and parts.base == (str(parts.model), "main")
     lost = TrainConfig(model_name_or_path=str(tmp_path / "b/lora"))
-    refused(lambda: find_parts(lost), "the base model of the adapter", "adapter_name_or_path")
+    refused(lambda: find_parts(lost), "models/none")
     monkeypatch.chdir(tmp_path / "a")
     export.main(["runs/final", "out"])
     config = json.loads((tmp_path / "a/out/adapter_config.json").read_text())

@@ -17,7 +17,6 @@ from grpo.algorithm.schema import Layout
 from grpo.engine.attention.decode import DECODE_KERNELS, DecodeKernel, sdpa
 from grpo.engine.attention.flash import FlashPackedAttention
 from grpo.engine.attention.packed import MicroBatchAttention, PackedAttention
-from grpo.engine.attention.special import SpecialPackedAttention
 from grpo.engine.device.capture import no_waiting
 from grpo.engine.device.kernel_choice import HALF, ProcessSettings, triton_problem
 
@@ -187,4 +186,6 @@ def packed_attention(model: "Decoder", layout: Layout) -> MicroBatchAttention:
         plain = FlashPackedAttention(layout, heads.device)
     if model.special is None:
         return plain
+    from grpo.engine.attention.special import SpecialPackedAttention  # for few models of transformers
+
     return SpecialPackedAttention(layout, heads.dtype, heads.device, plain, model.special)
