@@ -6,7 +6,6 @@ import textwrap
 from dataclasses import Field, fields
 from functools import cache
 from itertools import pairwise
-from typing import Any
 
 import yaml
 
@@ -61,7 +60,7 @@ def _describe(declared: Field, meaning: str) -> str:
     )
 
 
-def as_yaml(value: Any) -> str:
+def as_yaml(value: object) -> str:
     """Return a value as YAML, on one line."""
     value = list(value) if isinstance(value, tuple) else value
     return yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()

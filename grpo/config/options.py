@@ -41,7 +41,7 @@ FACTS = {  # what else is known of keys
 
 
 def key(
-    default: Any,
+    default: object,
     facts: str = "",
     *,
     choices: tuple = (),
@@ -449,6 +449,8 @@ class SftConfig(ModelKeys, LoraKeys, DataKeys, ConversationKeys, ToolKeys, Optim
     dynamic_sampling = False
     knowledge_base = None
     max_unscored = 1.0
+    log_completions = False
+    num_completions_to_print = 0
 
 
 AnyConfig = TrainConfig | SftConfig

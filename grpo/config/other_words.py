@@ -11,17 +11,19 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
-from typing import Any
+from typing import TypeVar
 
 from grpo.config.options import ENVIRONMENT, SEARCH, WITH_KNOWLEDGE, AnyConfig, SftConfig, TrainConfig
 from grpo.config.values import Values
 from rewards.prompts import BOXED, STEP_BY_STEP, tag_of, with_tools
 from rewards.registry import built_in, expand
 
+T = TypeVar("T")
+
 # --- tables of words ----------------------------------------------------------------------------------------------
 
 
-def _by_name(table: Mapping[Any, str]) -> dict[str, Any]:
+def _by_name(table: Mapping[T, str]) -> dict[str, T]:
     """Return name -> entry, from a table of entry -> names."""
     return {name: entry for entry, names in table.items() for name in names.split()}
 

@@ -51,7 +51,7 @@ def examples(case: Case) -> str:
     lengths = sorted(len(group.prompt.ids) + len(group.completions[0].ids) for group in groups)
     texts = Counter((group.prompt.text, group.completions[0].text) for group in groups)
     case.num_examples = len(groups)
-    if not case.is_stage2:
+    if not case.stage2:
         case.longest, case.prompts = lengths[-1], [group.prompt for group in groups]
     surplus = len(groups) - len(texts)
     twice = f"warning: {surplus} are repetitions" if surplus else "none of them twice"

@@ -48,7 +48,7 @@ class Case:
     is_restart: bool = False
     objects: Objects = NO_OBJECTS
     makes_its_data: bool = False  # and perhaps model and knowledge base: not yet to be checked
-    start: AnyConfig | None = None  # it names model and tokenizer: stage 1's config if stage 1 has to run first
+    start: AnyConfig = field(init=False)  # it names model and tokenizer: stage 1's config if stage 1 has to run first
     data: QuestionData | None = None  # stage 2's
     rows: dict[str, list[Row]] = field(default_factory=dict)  # of these: "train", "eval"
     unread: set[str] = field(default_factory=set)  # data sets with a fault
@@ -69,23 +69,31 @@ class Case:
 
             self.makes_its_data = not is_made(self.config)
             self.config = self.config if self.makes_its_data else locate(self.config)
-        self.start = start_of(self.start or self.config)
+        self.start = start_of(self.config)
 
     @property
-    def is_stage2(self) -> bool:
-        return isinstance(self.config, TrainConfig)
+    def stage2(self) -> TrainConfig | None:
+        """Return the configuration if it is that of stage 2."""
+        return self.config if isinstance(self.config, TrainConfig) else None
 
     @cached_property
     def device(self) -> torch.device:
         return torch.device("cuda") if self.memory_gb else choose_device(self.config.device)
 
     @cached_property
-    def parts(self) -> ModelParts | UserError:
-        """Return where config and tokenizer of the model are, or why they cannot be found."""
+    def _found(self) -> ModelParts | UserError:
+        """They are looked for once."""
         try:
             return find_parts(self.start, weights=False)
         except UserError as error:
             return error
+
+    @property
+    def parts(self) -> ModelParts:
+        """Return where config and tokenizer of the model are; UserError if they cannot be found."""
+        if isinstance(self._found, UserError):
+            raise self._found
+        return self._found
 
     @property
     def options(self) -> Json:
@@ -102,9 +110,9 @@ class Case:
 
     def rewards_of(self, use: str) -> list[str]:
         """Return the names of the rewards that grade the questions to train on, or the held-out ones."""
-        if not self.is_stage2:
+        config = self.stage2
+        if not config:
             return []
-        config = self.config
         named = config.eval_reward_funcs if use == "eval" and Questions.held_out(config) else None
         return expand(named or config.reward_funcs or ())
 
@@ -128,7 +136,7 @@ def need(value: Value | None, what: str) -> Value:
 
 def sketch(case: Case) -> Decoder | None:
     """Build the run's decoder without weights; None if its config cannot be found or is not usable."""
-    if case.decoder is None and case.start.model_name_or_path and isinstance(case.parts, ModelParts):
+    if case.decoder is None and case.start.model_name_or_path:
         try:
             case.decoder = draft(case, case.device)
         except UserError:

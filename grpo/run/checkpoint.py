@@ -102,7 +102,7 @@ def checkpoints(run_dir: Path) -> list[Path]:
 
 def step_of(folder: Path) -> int:
     """Return the step in the name of a checkpoint."""
-    return int(_NAME.fullmatch(folder.name)[1])
+    return int(folder.name.removeprefix("checkpoint-"))
 
 
 def recover(run_dir: Path) -> None:
@@ -128,7 +128,7 @@ def remove_old(run_dir: Path, keep: int, newest: int | None = None) -> None:
 
 def random_state() -> Json:
     """Return the state of every random generator of this process, as JSON."""
-    kind, words, position, has_gauss, gauss = np.random.get_state()
+    kind, words, position, has_gauss, gauss = tuple(np.random.get_state())
     version, internal, next_gauss = random.getstate()
     uses_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
     return {
@@ -216,7 +216,7 @@ def find_checkpoint(run_dir: Path, wanted: bool | str) -> tuple[Path | None, lis
                 CONFIG,
             )
         return named, []
-    notices = []
+    notices: list[str] = []
     for folder in saved:
         problem = problem_with(folder)
         if not problem:

@@ -17,7 +17,7 @@ CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 VARIABLES = (CUBLAS_VARIABLE, "NCCL_GRAPH_REGISTER", *ALLOCATOR_VARIABLES)
 SETTINGS = (
     (torch.backends.cuda.matmul, "fp32_precision"),
-    (torch.backends.mkldnn.matmul, "fp32_precision"),
+    (torch.backends.mkldnn.matmul, "fp32_precision"),  # type: ignore[attr-defined]
     (torch.utils.deterministic, "fill_uninitialized_memory"),
     (ProcessSettings, "kernels"),
 )

@@ -174,8 +174,9 @@ def completion_record(prompt: Prompt, completion: Completion) -> Json:
 def call_record(call: Call) -> Json:
     """Return a call of a tool, with the characters of the completion that hold it and its result."""
     said = {"failure": call.failure} if call.failure else {"result": call.result}
-    said |= {"is_turn": True} if call.is_turn else {}
-    return {"tool": call.tool, "query": call.query, **said, "span": list(call.span), "tokens": [call.start, call.end]}
+    turn = {"is_turn": True} if call.is_turn else {}
+    place = {"span": list(call.span), "tokens": [call.start, call.end]}
+    return {"tool": call.tool, "query": call.query, **said, **turn, **place}
 
 
 def _sentences(completion: Completion) -> list[Json]:

@@ -70,7 +70,7 @@ def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
         advantages = completion.token_advantages()
         num_tokens += completion.num_drawn
         num_judged += len(judged.intersection(completion.drawn()))
-        num_changed += sum(advantages[place] * completion.advantage < 0 for place in completion.drawn())
+        num_changed += sum(advantages[place] * (completion.advantage or 0) < 0 for place in completion.drawn())
     return {"credit/judged_frac": num_judged / num_tokens, "credit/changed_frac": num_changed / num_tokens}
 
 

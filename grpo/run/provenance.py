@@ -119,11 +119,9 @@ def file_hash(path: Path) -> str:
     size = path.stat().st_size
     content = hashlib.sha256(str(size).encode())
     last = max(size - 1, 0) // BLOCK_BYTES
-    numbers = range(last + 1)
-    if len(numbers) > MAX_BLOCKS:
-        numbers = [last * index // (MAX_BLOCKS - 1) for index in range(MAX_BLOCKS)]
+    numbers = {last * index // (MAX_BLOCKS - 1) for index in range(MAX_BLOCKS)}  # all, if these are enough
     with open(path, "rb") as file:
-        for number in numbers:
+        for number in sorted(numbers):
             file.seek(number * BLOCK_BYTES)
             content.update(file.read(BLOCK_BYTES))
     return content.hexdigest()

@@ -59,14 +59,15 @@ DOCTOR = "`python -m grpo.doctor CONFIG` checks everything at once"
 
 def check_start(config: AnyConfig, is_restart: bool = False, objects: Objects = NO_OBJECTS) -> None:
     """Make all checks of a start. UserError names every fault with its fix; the first one gives the exit code."""
-    case, faults = Case(config, is_restart=is_restart, objects=objects), []
+    case = Case(config, is_restart=is_restart, objects=objects)
+    faults: list[tuple[str, UserError]] = []
     for name, check in start_checks(case):
         try:
             check(case)
         except NotChecked:
             pass
-        except UserError as error:
-            faults.append((name, error))
+        except UserError as fault:
+            faults.append((name, fault))
     if not faults:
         return
     code, (_, only) = faults[0][1].exit_code, faults[0]
@@ -82,19 +83,19 @@ def check_start(config: AnyConfig, is_restart: bool = False, objects: Objects = 
 
 def start_checks(case: Case, is_doctor: bool = False) -> Iterator[tuple[str, Check]]:
     """Yield the checks of a start, in order. is_doctor: without those that the doctor makes thoroughly later."""
-    config, has_data = case.config, not case.makes_its_data
-    if case.is_stage2 and config.cold_start:
+    config, stage2, has_data = case.config, case.stage2, not case.makes_its_data
+    if stage2 and stage2.cold_start:
         yield "stage 1", stage1
     yield "machine", machine
     yield "output", output
     yield "trackers", lambda case: check_trackers(case.config)
     if config.resume_from_checkpoint:
         yield "resume", resume
-    if case.is_stage2 and has_data:
+    if stage2 and has_data:
         yield "data", partial(questions, use="train")
-        if Questions.held_out(config):
+        if Questions.held_out(stage2):
             yield "held-out data", partial(questions, use="eval")
-    if case.is_stage2 and (config.tools or config.environment):
+    if stage2 and (stage2.tools or stage2.environment):
         yield "tools", tools
     if has_data or config.model_name_or_path:
         yield "model", model
@@ -102,7 +103,7 @@ def start_checks(case: Case, is_doctor: bool = False) -> Iterator[tuple[str, Che
         if not is_doctor:
             yield "memory", loaded
     if isinstance(case.start, SftConfig) and has_data and not is_doctor:
-        yield "stage 1 data" if case.is_stage2 else "data", conversations
+        yield "stage 1 data" if stage2 else "data", conversations
     for name in case.reward_names if has_data else ():
         yield name, partial(reward, name=name)
     if not is_doctor and (has_data or not config.toy_world):
@@ -182,7 +183,8 @@ def stage1(case: Case) -> str:
     """Check the stage 1 that the config names, and find the model that it makes or has made."""
     from grpo.run.stage1 import is_done, load_stage1, start_from
 
-    config = case.config
+    config = case.stage2
+    assert config is not None
     first, _, problems = load_stage1(config)
     if problems:
         case.start = first
@@ -203,8 +205,9 @@ def stage1(case: Case) -> str:
 
 def questions(case: Case, use: str) -> str:
     """Read the questions to train on, or the held-out ones, and look for those that are in both."""
-    config = case.config
-    chosen = Questions.to_train(config) if use == "train" else Questions.held_out(config)
+    config = case.stage2
+    chosen = config and (Questions.to_train(config) if use == "train" else Questions.held_out(config))
+    assert config and chosen
     need(chosen.name, "dataset_id_or_path")
     if chosen.name in case.unread:
         need(None, "the data")
@@ -240,7 +243,7 @@ def _shown(rows: Sequence[Row]) -> str:
 
 def need_written(case: Case) -> None:
     """Raise NotChecked if the data of stage 1 is yet to be written."""
-    if case.is_stage2 and case.config.cold_start == FORM:
+    if case.stage2 and case.stage2.cold_start == FORM:
         raise NotChecked("not checked: the model writes it, when the run begins")
 
 
@@ -250,6 +253,7 @@ def conversations(case: Case) -> str:
     from grpo.data.registry import find_sources
 
     config = case.start
+    assert isinstance(config, SftConfig)
     need_written(case)
     need(config.dataset_id_or_path, "dataset_id_or_path")
     count = RowCount(config.dataset_id_or_path, skips_bad=config.skip_bad_rows)
@@ -258,7 +262,7 @@ def conversations(case: Case) -> str:
             for _ in read_conversations(source.read(count.bad)[: config.max_samples or None], source.path, count):
                 pass
     except UserError as error:
-        where = f"; {case.config.cold_start} names this data" if case.is_stage2 else ""
+        where = f"; {case.stage2.cold_start} names this data" if case.stage2 else ""
         fix = error.fix.replace("dataset_id_or_path=FILE", "`dataset_id_or_path: FILE`") if where else error.fix
         raise UserError(error.what, error.why, f"{fix}{where}", error.exit_code) from None
     return str(count)
@@ -272,8 +276,6 @@ def model(case: Case) -> str:
     need(case.start.model_name_or_path, "model_name_or_path")
     for name in filter(None, (case.start.model_name_or_path, case.start.adapter_name_or_path)):
         check_safe(Path(name))  # whether or not its base is there
-    if isinstance(case.parts, UserError):
-        raise case.parts
     draft(case, torch.device("cpu"))
     if case.parts.adapter:
         read_settings(case.parts.adapter)
@@ -335,11 +337,11 @@ def reward(case: Case, name: str) -> str:
         case.functions.append(built)
     if not built.needs:
         return "needs nothing"
-    found = []
+    found: list[str] = []
     for use, chosen in (("train", Questions.to_train), ("eval", Questions.held_out)):
-        if name in case.rewards_of(use) and (wanted := chosen(case.config)):
-            rows = need(case.rows.get(use), "the data")
-            _, count = case.data.load(wanted, [built])
+        if case.stage2 and name in case.rewards_of(use) and (wanted := chosen(case.stage2)):
+            rows, data = need(case.rows.get(use), "the data"), need(case.data, "the data")
+            _, count = data.load(wanted, [built])
             found += [f"warning: {number} {text}" for text, number in count.notes.items()]
             empty = sum(any(row.columns.get(column) in (None, "") for column in built.needs) for row in rows)
             found += [f"warning: {empty} of {len(rows)} rows lack one"] if empty else []
@@ -350,7 +352,8 @@ def tools(case: Case) -> str:
     """Find the tools, and count the tokens that their results may take in a completion."""
     from grpo.tools.functions import check_tools  # with SQLite, as below
 
-    config = case.config
+    config = case.stage2
+    assert config is not None
     named = [name for name in config.tools if name != SEARCH or not case.makes_its_data]
     check_tools(replace(config, tools=tuple(named)), case.objects.tools)
     most, limit = config.max_tool_calls * config.max_tool_result_tokens, config.max_completion_length

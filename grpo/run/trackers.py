@@ -53,7 +53,7 @@ class TensorBoard:
 
 def _ignore_full_disks(failure: threading.ExceptHookArgs) -> None:
     """Drop a storage error in TensorBoard's thread: its next call raises the same error to the log."""
-    if not is_storage_error(failure.exc_value):
+    if not (failure.exc_value and is_storage_error(failure.exc_value)):
         threading.__excepthook__(failure)
 
 

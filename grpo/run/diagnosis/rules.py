@@ -106,8 +106,8 @@ def _standard_error(*samples: Sequence[float]) -> float:
 
 def _finite(steps: Sequence[Metrics], name: str) -> list[float]:
     """Return a metric of each step; [] if a step lacks it, or has a value that is not finite."""
-    values = [step.get(name) for step in steps]
-    return values if all(value is not None and math.isfinite(value) for value in values) else []
+    values = [step[name] for step in steps if math.isfinite(step.get(name, math.nan))]
+    return values if len(values) == len(steps) else []
 
 
 # --- nothing to learn from -----------------------------------------------------------------------------------------
@@ -303,15 +303,20 @@ RULES: tuple[Rule, ...] = (
 
 def meaning(rule: Rule) -> str:
     """Return what a rule's failure means, from its docstring."""
-    return " ".join(inspect.getdoc(rule).partition("To do:")[0].split())
+    return _described(rule)[0]
 
 
 def advice(rule: Rule, history: History) -> str:
     """Return what helps: against the reason that most completions share, or what the rule's docstring says."""
     is_mostly_cut = rule is cut_off and history.steps[-1]["completions/clipped_ratio"] >= MOST
     remedy = history.remedy() if rule is no_signal or is_mostly_cut else ""
-    text = " ".join(inspect.getdoc(rule).partition("To do:")[2].split())
-    return remedy or re.sub(r"{(\w+)}", lambda key: str(history.config.get(key[1], "unset")), text)
+    return remedy or re.sub(r"{(\w+)}", lambda key: str(history.config.get(key[1], "unset")), _described(rule)[1])
+
+
+def _described(rule: Rule) -> tuple[str, str]:
+    """Return the parts of a rule's docstring: what its failure means, and what helps."""
+    about, _, remedy = (inspect.getdoc(rule) or "").partition("To do:")
+    return " ".join(about.split()), " ".join(remedy.split())
 
 
 def _percent(values: Sequence[float]) -> str:
