@@ -100,7 +100,9 @@ class Trainer(Generic[Stage]):
         self.ranks.agree(self.inputs)
         self._say_how()
         self.loaded = memory.Loaded(self.model, reference, self.replicas.world)
-        self.plan = self._plan_memory()
+        available_bytes = self.loaded.account().total + memory.free_bytes(run.device)
+        available_bytes = int(self.ranks.shard.min(available_bytes))  # shards make the same plan
+        self.plan = memory.make_plan(self.loaded, config, self.longest, available_bytes, run.device.type)
         self.model.recompute = self.plan.budget.recompute
         self.memory = memory.MemoryLimit(self.plan.budget, self.longest, self.ranks.shard.world == 1, run.say)
         self.health = Health(run.say, asdict(config), config.max_unscored)
@@ -116,13 +118,6 @@ class Trainer(Generic[Stage]):
         if self.ranks.world > 1:
             parts = f", each in {num_shards} parts" if num_shards > 1 else ""
             self.run.say(f"{self.ranks.world} processes; copies of the model: {self.replicas.world}{parts}")
-
-    def _plan_memory(self) -> memory.Plan:
-        """Plan for the memory that is still free. Shards make the same plan."""
-        device = self.run.device
-        available_bytes = self.loaded.account().total + memory.free_bytes(device)
-        available_bytes = int(self.ranks.shard.min(available_bytes))
-        return memory.make_plan(self.loaded, self.config, self.longest, available_bytes, device.type)
 
     def begin(self, step: int = 0, position: int = 0) -> None:
         """Make `learner` and `order`, with so many steps done, and so many rows taken."""

@@ -123,13 +123,9 @@ def steps_of(case: Case) -> int:
     return num_steps(config, len(case.prompts), rows_per_replica(config) // config.num_generations)
 
 
-def num_held_out(case: Case) -> int:
-    return len(case.rows.get("eval", ()))
-
-
 def evaluations_of(case: Case) -> int:
     """Return how often the run answers the held-out questions: before, after, and every eval_steps."""
-    if not num_held_out(case):
+    if "eval" not in case.rows:
         return 0
     every = case.config.eval_steps
     return 2 + (steps_of(case) // every if every else 0)
@@ -142,7 +138,8 @@ def duration(case: Case) -> str:
     phases, notes = dict(step.phases), [step.measured]
     if isinstance(case.config, TrainConfig):
         for name, checkup in asked(case).items():
-            phases[f"{name} (at most)"] = seconds_of_calls(case.config, checkup)
+            in_turn = ceil(rows_per_replica(case.config) / case.config.api_max_concurrency)
+            phases[f"{name} (at most)"] = in_turn * checkup.seconds
         for name in services_of(case.reward_names):
             if name not in case.checkups:
                 notes.append(f"without the {name}")
@@ -156,7 +153,7 @@ def duration(case: Case) -> str:
     if evaluations:
         of_answers = seconds - phases["training"] - phases.get("reference", 0)
         of_one = of_answers / rows_per_replica(case.config)
-        total = show_duration(evaluations * num_held_out(case) * of_one)
+        total = show_duration(evaluations * len(case.rows["eval"]) * of_one)
         found.append(f"{evaluations} evaluations take {total}")
     return "; ".join([*found, f"measured here: {', '.join(notes)}"])
 
@@ -189,14 +186,9 @@ def cost(case: Case) -> str:
     if not asked(case):
         return "no service is asked over a network"
     need(case.prompts, "the prompts")
-    number = steps_of(case) * rows_per_replica(case.config) + evaluations_of(case) * num_held_out(case)
+    number = steps_of(case) * rows_per_replica(case.config) + evaluations_of(case) * len(case.rows.get("eval", ()))
     found = []
     for name, checkup in asked(case).items():
         prompts, replies = (rounded(tokens * number) for tokens in checkup.tokens)
         found.append(f"{name}: {number:,} calls at most, {prompts} tokens of prompts and {replies} of replies")
     return "\n".join([*found, f"an item is given up after api_deadline_s = {case.config.api_deadline_s:g} s"])
-
-
-def seconds_of_calls(config: TrainConfig, checkup: Checkup) -> float:
-    """Return the seconds of a step's calls, one per completion, as many at once as the configuration allows."""
-    return ceil(rows_per_replica(config) / config.api_max_concurrency) * checkup.seconds

@@ -6,7 +6,7 @@ from math import isfinite
 from pathlib import Path
 
 from grpo.algorithm.optimizer import Optimizer
-from grpo.algorithm.schema import Completion, Group, completions_of
+from grpo.algorithm.schema import Group, completions_of
 from grpo.base.errors import NON_FINITE, SERVICE, UserError
 from grpo.base.storage import Json
 from grpo.run.diagnosis.glossary import Metrics
@@ -94,7 +94,10 @@ class Health(Diagnosis):
                 "lower learning_rate or max_grad_norm, or use torch_dtype: bfloat16 instead of float16",
                 NON_FINITE,
             )
-        symptoms = self.check(step, metrics, [grades_of(completion) for completion in completions_of(groups)])
+        grades: list[Grades] = []
+        for completion in completions_of(groups):
+            grades.append({name: (score.value, score.reason) for name, score in completion.scores.items()})
+        symptoms = self.check(step, metrics, grades)
         if step == 1 and self.first_step:
             self.say(f"step 1: {self.first_step}")
         self._announce(symptoms)
@@ -132,8 +135,3 @@ class Health(Diagnosis):
                 "if titles are missing, set missing_title_policy in another run",
                 SERVICE,
             )
-
-
-def grades_of(completion: Completion) -> Grades:
-    """Return what each reward gave for a completion, and why."""
-    return {name: (score.value, score.reason) for name, score in completion.scores.items()}

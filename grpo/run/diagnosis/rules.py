@@ -55,7 +55,8 @@ class History:
             return None
         first, last = _finite(steps[:TREND], name), _finite(steps[-TREND:], name)
         since = int(steps[-TREND]["step"])
-        return Trend(statistics.fmean(first), statistics.fmean(last), _standard_error(first, last), since)
+        error = math.sqrt(sum(statistics.variance(values) / len(values) for values in (first, last)))
+        return Trend(statistics.fmean(first), statistics.fmean(last), error, since)
 
     def since(self, number: int = RECENT) -> str:
         """Return "since step N", where N is the first of the last `number` steps."""
@@ -98,10 +99,6 @@ class Trend:
 
 
 Rule = Callable[[History], str | None]
-
-
-def _standard_error(*samples: Sequence[float]) -> float:
-    return math.sqrt(sum(statistics.variance(values) / len(values) for values in samples))
 
 
 def _finite(steps: Sequence[Metrics], name: str) -> list[float]:
