@@ -11,7 +11,6 @@ from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.folders import check_unchanged
 from grpo.base.storage import write_json
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.data.hub import fetch_model, find_model
 from grpo.data.prompts import ChatEncoder, eos_ids, has_tokenizer, load_tokenizer
 from grpo.engine.device.quantised import FORMATS, Format
 from grpo.engine.model.adapter import (
@@ -217,10 +216,23 @@ def _fetch(name: str, revision: str = "main", ignored: str = "", kind: str = "mo
         from grpo.engine.model.gguf import open_gguf  # few models come as such a file
 
         return open_gguf(name)
-    folder = fetch_model(name, revision, kind, weights)
-    if Path(name).is_dir():  # files of the hub are links into a cache
-        check_unchanged(folder, ignored)
-    return folder
+    if Path(name).is_dir():
+        check_unchanged(Path(name), ignored)
+        return Path(name)
+    from grpo.data.hub import fetch_model  # what is not here
+
+    return fetch_model(name, revision, kind, weights)
+
+
+def find_model(name: str, near: Path) -> str:
+    """Return the model that a file in the folder `near` names: a hub id, or a folder's or GGUF file's absolute path.
+
+    A relative path is tried from the current folder first, then from `near` and from the folders above it.
+    """
+    for start in (Path(), near, *near.resolve().parents):
+        if (start / name).is_file() or (start / name / "config.json").is_file():
+            return str((start / name).resolve())
+    return name
 
 
 def base_of(adapter: Path) -> tuple[str, str]:

@@ -24,7 +24,6 @@ from grpo.base.errors import CONFIG, UserError, explained, keep_secret, refer
 from grpo.base.storage import PlainLoader
 from grpo.base.text import closest
 from grpo.config.combinations import find_problems
-from grpo.config.help import describe_keys
 from grpo.config.options import FORM, OF_FACTS, AnyConfig, SftConfig, Stage, TrainConfig, keys_that
 from grpo.config.other_words import (
     ALIASES,
@@ -83,6 +82,8 @@ _NEXT_OPTION = re.compile(r"--|[\w.-]+=")  # an argument that begins so is not t
 def parse_arguments(argv: list[str], kind: type[Stage], doc: str) -> tuple[Stage, list[str]]:
     """Read the arguments `CONFIG [key=value ...]` of a command; -h prints the first line of `doc`, and every key."""
     if not argv or {"-h", "--help"} & set(argv):
+        from grpo.config.help import describe_keys  # of all keys
+
         needed = WITHOUT_CONFIG.format(required=", ".join(keys_that("required", kind)))
         print(doc.partition("\n")[0] + "\n" + (f"{HELP}\n{describe_keys(kind)}" if argv else needed))
         raise SystemExit(0 if argv else CONFIG)

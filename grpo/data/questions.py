@@ -23,7 +23,6 @@ from grpo.data.files import (
     noting,
     shown,
 )
-from grpo.data.hub import fetch_data
 from grpo.data.messages import is_damaged
 from grpo.data.objects import NO_OBJECTS, Objects
 from grpo.data.prompts import ChatEncoder, make_prompts
@@ -125,8 +124,13 @@ class QuestionData:
         if (name, split) not in self.files:
             config, bad = self.config, {}
             given = self.objects.rows.get(name)
+            path = Path(name)
+            if not (given or path.is_file()):
+                from grpo.data.hub import fetch_data  # of a folder, or of what is not here
+
+                path = fetch_data(name, split)
             rows = read_rows(
-                Path(name) if given else fetch_data(name, split),
+                path,
                 config.question_field,
                 config.answer_field,
                 config.title_field,

@@ -11,11 +11,10 @@ from grpo.base.errors import PREFLIGHT, STORAGE, UserError
 from grpo.base.storage import read_mapping
 from grpo.config.load import keys_of, load_config
 from grpo.config.options import AnyConfig, SftConfig, Stage, TrainConfig
-from grpo.data.hub import find_model
 from grpo.data.prompts import has_tokenizer
 from grpo.engine.model.adapter import is_adapter
 from grpo.engine.model.flat import FlatParameters
-from grpo.policy import Policy, load_for_inference, load_policy
+from grpo.policy import Policy, find_model, load_for_inference, load_policy
 from grpo.run import checkpoint
 from grpo.run.checkpoint import find_checkpoint
 from grpo.run.run_dir import CONFIG_FILE, STATE_FILE

@@ -14,7 +14,6 @@ from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.progress import counted, counting
 from grpo.base.storage import read_json, save_tensors, write_json
 from grpo.engine.device.quantised import QuantisedRows
-from grpo.engine.model.bitsandbytes import unpacked
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import EMBEDDING, Decoder, OwnDecoder
 from grpo.engine.model.lora import Linear
@@ -90,7 +89,12 @@ def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -
     pairs = adapter.pairs if adapter else {}
     is_meta = torch.device(build.device).type == "meta"
     tied = None  # a head in the file, though config.json says that it is the embedding
-    for name, stored in counted(unpacked(lambda: read_tensors(folder)), len(named), f"loading {folder}", "tensors"):
+    tensors = read_tensors(folder)
+    if config.raw.get("quantization_config"):
+        from grpo.engine.model.bitsandbytes import unpacked  # few files hold their weights in few bits
+
+        tensors = unpacked(lambda: read_tensors(folder))
+    for name, stored in counted(tensors, len(named), f"loading {folder}", "tensors"):
         shape = torch.Size(stored.get_shape())
         if name not in named:
             is_head = model.config.tied_head and name == "lm_head.weight"
