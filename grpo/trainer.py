@@ -172,7 +172,7 @@ class Trainer(Generic[Stage]):
         read = [len(g.prompt.ids) + len(answer.ids) for g in self.learned.generated for answer in g.completions]
         self.num_tokens += int(self.replicas.sum([sum(read)])[0])
         for norm in self.learned.grad_norms:
-            self.health.updated(self.optimizer, norm)
+            self.health.updated(norm, self.optimizer.has_overflowed)
             self.num_skipped += not isfinite(norm)
 
     @contextmanager

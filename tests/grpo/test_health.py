@@ -1,7 +1,6 @@
 """The health of a run: collapse is named, failing rewards and steps that are not finite end it."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 
@@ -24,15 +23,14 @@ def test_unscorable_rewards_end_the_run_after_three_steps_in_a_row():
 
 def test_three_gradients_in_a_row_that_are_not_finite_end_the_run():
     health = Health(print, {}, 0.2)
-    plain, scaled = SimpleNamespace(has_overflowed=False), SimpleNamespace(has_overflowed=True)
     for norm in (math.nan, math.inf, 1.0, math.nan, math.nan):
-        health.updated(plain, norm)
+        health.updated(norm, has_overflowed=False)
         health.after_step(1, metrics())
     for _ in range(5):
-        health.updated(scaled, math.inf)  # float16: the scale is still being found
+        health.updated(math.inf, has_overflowed=True)  # float16: the scale is still being found
         health.after_step(1, metrics())
     for _ in range(3):
-        health.updated(plain, math.inf)
+        health.updated(math.inf, has_overflowed=False)
     with pytest.raises(UserError) as caught:
         health.after_step(2, metrics())
     assert caught.value.exit_code == NON_FINITE

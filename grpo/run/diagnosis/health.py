@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 
-from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.schema import Group, completions_of
 from grpo.base.errors import NON_FINITE, SERVICE, UserError
 from grpo.base.storage import Json
@@ -78,9 +77,9 @@ class Health(Diagnosis):
         self.say, self.max_unscored = say, max_unscored
         self.unscored = self.not_finite = 0  # steps in a row
 
-    def updated(self, optimizer: Optimizer, grad_norm: float) -> None:
-        """Count optimizer steps without a finite gradient. In float16 it may overflow until the loss scale is found."""
-        if isfinite(grad_norm) or optimizer.has_overflowed:
+    def updated(self, grad_norm: float, has_overflowed: bool) -> None:
+        """Count updates without a finite gradient. In float16 it may overflow until the loss scale is found."""
+        if isfinite(grad_norm) or has_overflowed:
             self.not_finite = 0
         else:
             self.not_finite += 1
