@@ -97,7 +97,8 @@ class GrpoTrainer(Trainer[TrainConfig]):
 
         protocol = protocol_of(config, self.policy.tokenizer, objects)
         tools = build_tools(config, protocol, objects, self.ranks.shard)
-        self.run.say(f"tools are called {tools.shown()}")
+        if tools:
+            self.run.say(f"tools are called {tools.shown()}")
         return tools
 
     def begin(self, step: int = 0, position: int = 0) -> None:

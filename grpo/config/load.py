@@ -362,7 +362,7 @@ class Reader:
         word = str(BOOLEANS.get(word, word)).lower()  # yes is true
         ours, value = SWITCHES.get(f"{name}:{word}", (name, entry.value))
         if ours not in self.keys:
-            ours = ALIASES.get(name)
+            ours = ALIASES.get(name, "")
         if ours == "warmup_steps" and SHARE.fullmatch(word):  # as in transformers
             ours = "warmup_ratio"
         refused, ignored = find_match(REFUSED, name), find_match(IGNORED, name)

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from typing import TypeVar
 
-from grpo.config.options import ENVIRONMENT, SEARCH, WITH_KNOWLEDGE, AnyConfig, SftConfig, TrainConfig
+from grpo.config.options import ENVIRONMENT, SEARCH, WITH_KNOWLEDGE, SftConfig, Stage, TrainConfig
 from grpo.config.values import Values
 from rewards.prompts import BOXED, STEP_BY_STEP, tag_of, with_tools
 from rewards.registry import built_in, expand
@@ -239,7 +239,9 @@ def is_section(name: str) -> bool:
 # --- what files leave out -----------------------------------------------------------------------------------------
 
 KNOWRLS_MODEL = "gpt-4o-mini"  # in its code
-RATES = {  # for all weights, TRL's defaults; for adapters, ten times as much ("LoRA Without Regret", 2025)
+RATES: dict[
+    type, tuple[float, float]
+] = {  # for all weights, TRL's defaults; for adapters, ten times as much ("LoRA Without Regret", 2025)
     TrainConfig: (1e-6, 1e-5),
     SftConfig: (2e-5, 2e-4),
 }
@@ -255,7 +257,7 @@ NO_REWARD = (
 )
 
 
-def supply(values: Values, names: Set[str], kind: type[AnyConfig]) -> Iterator[str]:
+def supply(values: Values, names: Set[str], kind: type[Stage]) -> Iterator[str]:
     """Set the keys that a configuration leaves out or null, and that its other keys or the environment decide.
 
     Yields a notice for each. All of them are written to config.resolved.yaml, so that a run means the same in another

@@ -128,7 +128,9 @@ def remove_old(run_dir: Path, keep: int, newest: int | None = None) -> None:
 
 def random_state() -> Json:
     """Return the state of every random generator of this process, as JSON."""
-    kind, words, position, has_gauss, gauss = tuple(np.random.get_state())
+    numbers = np.random.get_state()
+    assert isinstance(numbers, tuple)
+    kind, words, position, has_gauss, gauss = numbers
     version, internal, next_gauss = random.getstate()
     uses_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
     return {
@@ -252,7 +254,7 @@ def agree_on_checkpoint(config: AnyConfig, ranks: Ranks, say: Callable[[str], No
     if chosen is None:
         return None
     own_name, manifest = chosen
-    seen = run_dir / own_name if own_name else Path(config.resume_from_checkpoint)
+    seen = run_dir / own_name if own_name else Path(str(config.resume_from_checkpoint))
     if not (seen / MANIFEST_FILE).exists() or sha256(seen / MANIFEST_FILE) != manifest:
         raise UserError(
             f"rank {ranks.rank} on {socket.gethostname()} does not see the checkpoint {seen} of rank 0",

@@ -11,6 +11,7 @@ from grpo.base.errors import PREFLIGHT, STORAGE, UserError
 from grpo.base.storage import read_mapping
 from grpo.config.load import keys_of, load_config
 from grpo.config.options import AnyConfig, SftConfig, Stage, TrainConfig
+from grpo.config.values import Values
 from grpo.data.prompts import has_tokenizer
 from grpo.engine.model.adapter import is_adapter
 from grpo.engine.model.flat import FlatParameters
@@ -112,7 +113,8 @@ def read_config(saved: SavedModel, overrides: Sequence[str]) -> TrainConfig:
     config = replace(config, **shared)
     if not has_tokenizer(Path(saved.name)):
         return config
-    return replace(config, **{name: None for name in TOKENIZER if name not in chosen})
+    unset: Values = {name: None for name in TOKENIZER if name not in chosen}
+    return replace(config, **unset)
 
 
 def load_saved(saved: SavedModel, config: TrainConfig, device: torch.device) -> Policy:

@@ -50,9 +50,11 @@ class Calls(Protocol):
 
 
 class Tools(Protocol):
-    """The tools that completions may call (grpo/tools/tools.py). ends: the tokens with which a call may end."""
+    """The tools that completions may call (grpo/tools/tools.py)."""
 
-    ends: Sequence[int]
+    @property
+    def ends(self) -> Sequence[int]:
+        """Return the tokens with which a call may end."""
 
     def begin(self) -> Calls:
         """Return the calls of the completions that are generated now."""
