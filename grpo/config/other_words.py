@@ -239,9 +239,8 @@ def is_section(name: str) -> bool:
 # --- what files leave out -----------------------------------------------------------------------------------------
 
 KNOWRLS_MODEL = "gpt-4o-mini"  # in its code
-RATES: dict[
-    type, tuple[float, float]
-] = {  # for all weights, TRL's defaults; for adapters, ten times as much ("LoRA Without Regret", 2025)
+# For all weights, TRL's defaults; for adapters, ten times as much ("LoRA Without Regret", 2025).
+RATES: dict[type, tuple[float, float]] = {
     TrainConfig: (1e-6, 1e-5),
     SftConfig: (2e-5, 2e-4),
 }
