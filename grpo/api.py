@@ -125,7 +125,8 @@ def _train(named: dict[str, Any], keys: dict[str, Any]) -> Result:
         _name_functions(settings, ("environment",), methods_of)
         (settings["environment"],) = settings["environment"]
         made_by = {settings["environment"]: environment}
-        functions, tools = functions | made_by, tools | made_by
+        functions = functions | made_by
+        tools = tools | made_by
     records = _take_rows(settings, folder)
     settings = _plain(settings)
     config, notices = load_config(settings)
@@ -133,7 +134,8 @@ def _train(named: dict[str, Any], keys: dict[str, Any]) -> Result:
     file = _beside(folder, ".config.yaml")
     taken = [path for path in map(Path, (*records, file)) if path.exists()]
     if taken and "output_dir" not in read_mapping(file):  # which each call writes
-        what, why = f"{taken[0]} is there already", "no call of train() has written it"
+        what = f"{taken[0]} is there already"
+        why = "no call of train() has written it"
         raise UserError(what, why, "set another output_dir, or move it elsewhere", CONFIG)
     objects = Objects(records, functions, tools, file, text)
     return Result(folder, *run_training(config, notices, objects))
@@ -205,7 +207,8 @@ def _records(rows: Any, path: Path) -> list[Record]:
         rows = rows.to_dict("records")
     with explained(TypeError, f"the rows are a {type(rows).__name__}", HOW_ROWS):
         rows = list(rows)
-    records, bad = [], {}
+    records = []
+    bad = {}
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
             bad[number] = row_error(path, number, "is no record", f"it is a {type(row).__name__}", HOW_ROWS)
@@ -223,7 +226,8 @@ def _records(rows: Any, path: Path) -> list[Record]:
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys with values that a file can hold. UserError (exit 2) names those that have none."""
-    values, refused = {}, {}
+    values = {}
+    refused = {}
     for name, value in settings.items():
         try:
             values[name] = str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else plain(value)

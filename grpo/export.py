@@ -64,7 +64,8 @@ def _departures(saved: SavedModel, dtype: str) -> Iterator[str]:
 def export_adapter(source: Path, target: Path) -> None:
     """Write an adapter that PEFT can load, and its tokenizer; also its base, if that is a GGUF file."""
     parts = find_parts(TrainConfig(model_name_or_path=str(source)))
-    tokenizer, base = load_tokenizer(parts.tokenizer), parts.base[0]
+    tokenizer = load_tokenizer(parts.tokenizer)
+    base = parts.base[0]
     has_own_base = is_gguf(base)
     adapter = replace(load_adapter(source), base_model=str(target.resolve() / "base") if has_own_base else base)
     with write_folder(target) as folder:

@@ -125,7 +125,8 @@ def build_of(
     """Return how to build the model of a run, whose checkpoint is in this folder."""
     lora = lora_spec(config)
     trains = train_weights and lora is None
-    dtype, held = choose_dtype(config.torch_dtype, device), held_as(config, folder)
+    dtype = choose_dtype(config.torch_dtype, device)
+    held = held_as(config, folder)
     return Build(lora, trains, dtype, device, held, shard, config.model_backend)
 
 
@@ -177,7 +178,8 @@ def find_parts(config: TrainConfig | SftConfig, weights: bool = True) -> ModelPa
 
     weights: False downloads, of a hub's model, config and tokenizer alone.
     """
-    name, revision = config.model_name_or_path, config.model_revision
+    name = config.model_name_or_path
+    revision = config.model_revision
     folder = _fetch(name, revision, weights=weights)
     adapter = _fetch(config.adapter_name_or_path, kind="adapter") if config.adapter_name_or_path else None
     base = str(Path(name).resolve()) if Path(name).exists() else name

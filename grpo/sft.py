@@ -144,7 +144,8 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
 
 def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> tuple[list[Group], RowCount]:
     """Return the examples of all data sets, and how many of their rows are used (see make_examples)."""
-    examples, count = [], RowCount(config.dataset_id_or_path, skips_bad=config.skip_bad_rows)
+    examples = []
+    count = RowCount(config.dataset_id_or_path, skips_bad=config.skip_bad_rows)
     tags = [] if config.tool_format == "template" else list(map(tag_of, config.tools))
     protocol = ToolProtocol(tags, encoder, max_calls=1, max_tokens=max_length) if tags else None
     for source in find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir):
@@ -156,7 +157,8 @@ def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> t
         kept = [group for group in examples for answer in group.completions if answer.credited_from < len(answer.ids)]
         count.notes["answers left out, cut before their answer block"] += len(examples) - len(kept)
         if not kept:
-            what, fix = "credit: answer leaves nothing to train", "raise max_length, or set credit: completion"
+            what = "credit: answer leaves nothing to train"
+            fix = "raise max_length, or set credit: completion"
             raise UserError(what, str(count), fix, PREFLIGHT)
         return kept, count
     return examples, count

@@ -90,7 +90,8 @@ class GrpoTrainer(Trainer[TrainConfig]):
 
     def _load_tools(self, data: QuestionData) -> Tools | None:
         """Return the tools that completions may call; None if the configuration names none."""
-        config, objects = self.config, data.objects.tools
+        config = self.config
+        objects = data.objects.tools
         if not (config.tools or config.environment):
             return None
         from grpo.tools.functions import build_tools, protocol_of  # most runs have no tools
@@ -102,7 +103,8 @@ class GrpoTrainer(Trainer[TrainConfig]):
         return tools
 
     def begin(self, step: int = 0, position: int = 0) -> None:
-        config, prompts = self.config, self.source.rows
+        config = self.config
+        prompts = self.source.rows
         self.order = Order(len(prompts), config.seed, config.shuffle_dataset, position)
         self.rollout = Rollout(
             settings=Settings.of(config),
@@ -122,7 +124,8 @@ class GrpoTrainer(Trainer[TrainConfig]):
 
     def summarise_step(self) -> tuple[dict[str, float], list[Group]]:
         """Return the metrics of the last step over all ranks, and all ranks' groups."""
-        learned, scorer = self.learned, self.scorer
+        learned = self.learned
+        scorer = self.scorer
         groups = self.replicas.gather_lists(learned.generated)
         metrics = {
             **self.step_metrics(groups),
@@ -165,7 +168,8 @@ class GrpoTrainer(Trainer[TrainConfig]):
 def longest_groups(prompts: Sequence[Prompt], config: TrainConfig, num_tokens: int) -> list[Group]:
     """Make groups of the longest prompt and the longest completions, enough to fill a micro-batch of so many tokens."""
     prompt = max(prompts, key=lambda prompt: len(prompt.ids))
-    length, size = config.max_completion_length, config.num_generations
+    length = config.max_completion_length
+    size = config.num_generations
     completion = Completion.given(list(prompt.ids[:1]) * length, "length", loss_weight=1.0, advantage=1.0)
     number = ceil(num_tokens / (len(prompt.ids) + size * (length - 1)))
     return [Group(prompt, [completion] * size) for _ in range(number)]
@@ -224,7 +228,8 @@ def set_up(run: Run[TrainConfig], ending: ExitStack, objects: Objects = NO_OBJEC
 
 def loop(trainer: GrpoTrainer, evaluation: Evaluation, best: Best) -> None:
     """Make all steps that are left."""
-    run, every = trainer.run, trainer.config.eval_steps
+    run = trainer.run
+    every = trainer.config.eval_steps
     while trainer.step < trainer.total_steps:
         trainer.run_step()
         metrics, groups = trainer.summarise_step()

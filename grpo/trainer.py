@@ -89,10 +89,19 @@ class Trainer(Generic[Stage]):
         source: Source,
         reference: Decoder | None = None,
     ):
-        self.config, self.run, self.ranks, self.replicas = config, run, run.ranks, run.ranks.replicas
-        self.policy, self.model, self.optimizer, self.reference = policy, policy.model, optimizer, reference
-        self.source, self.total_steps, self.longest = source, source.total_steps, source.longest
-        self.num_tokens, self.num_skipped = 0, 0
+        self.config = config
+        self.run = run
+        self.ranks = run.ranks
+        self.replicas = run.ranks.replicas
+        self.policy = policy
+        self.model = policy.model
+        self.optimizer = optimizer
+        self.reference = reference
+        self.source = source
+        self.total_steps = source.total_steps
+        self.longest = source.longest
+        self.num_tokens = 0
+        self.num_skipped = 0
         self.position = 0  # rows taken by the steps that are done
         self.saved_step: int | None = None
         self.clock, self.doing = Clock(run.device), "training"  # what, if memory runs out
@@ -153,7 +162,8 @@ class Trainer(Generic[Stage]):
         the step. (A signal interrupts only sampling and the wait for rewards, so the policy has not been updated. With
         several ranks, a failure saves nothing: it is of one rank only, and saving needs all of them.)
         """
-        num_updates, self.doing = self.optimizer.num_updates, "training"
+        num_updates = self.optimizer.num_updates
+        self.doing = "training"
         self.clock.restart()
         try:
             with self.explained_memory(), torch.enable_grad():  # whatever a user's file has left behind at its import
@@ -278,7 +288,8 @@ class Trainer(Generic[Stage]):
 
     def _go_on(self, counters: Json) -> None:
         """Set what a checkpoint has counted."""
-        self.position, self.num_tokens = counters["position"], counters["num_tokens"]
+        self.position = counters["position"]
+        self.num_tokens = counters["num_tokens"]
         self.begin(counters["step"], self.position)
         if self.step > self.total_steps:
             raise UserError(

@@ -126,7 +126,8 @@ def examine_config(
     elif source:
         reader.read_file(Path(source), ())
     reader.read_overrides(overrides)
-    values, notices = reader.values, list(reader.notices())
+    values = reader.values
+    notices = list(reader.notices())
     notices += supply(values, reader.names, kind)
     for name, value in values.items():
         if name.endswith("_api_key_env"):
@@ -135,7 +136,8 @@ def examine_config(
     config = replace(config, **_batch_of(config))
     if reader.is_torn:  # what could not be read may hold the missing keys
         return config, notices, reader.problems
-    problems, doubtful = reader.problems, reader.doubtful
+    problems = reader.problems
+    doubtful = reader.doubtful
     for name in _missing_keys(values, kind) if is_run else ():
         if name not in doubtful:
             problems.append(NO_REWARD if name == "reward_funcs" else f"{name} is not set")
@@ -197,7 +199,8 @@ def join_flags(arguments: Sequence[str]) -> list[str]:
     >>> join_flags(["run.yaml", "--max-samples", "10", "--bf16", "beta=0.1"])
     ['run.yaml', 'max_samples=10', 'bf16=true', 'beta=0.1']
     """
-    joined, waiting = [], list(arguments)
+    joined = []
+    waiting = list(arguments)
     while waiting:
         argument = waiting.pop(0)
         if not argument.startswith("--"):
@@ -365,7 +368,8 @@ class Reader:
             ours = ALIASES.get(name, "")
         if ours == "warmup_steps" and SHARE.fullmatch(word):  # as in transformers
             ours = "warmup_ratio"
-        refused, ignored = find_match(REFUSED, name), find_match(IGNORED, name)
+        refused = find_match(REFUSED, name)
+        ignored = find_match(IGNORED, name)
         if option := OPTION.fullmatch(entry.name):
             self._set_option(entry, option[1] or option[2])
         elif ours in self.keys:

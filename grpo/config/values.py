@@ -27,7 +27,8 @@ Bounds = Mapping[str, Any]  # of a key: see options.key
 Written: TypeAlias = "str | list[Written] | dict[str, object] | None"
 NULLS = ("~", "null", "Null", "NULL", "None")
 BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-TINY, HUGE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+TINY = float(np.finfo(np.float32).tiny)
+HUGE = float(np.finfo(np.float32).max)
 KINDS = {  # the types of keys, as messages name them
     type(None): "null",
     bool: "true or false",

@@ -31,7 +31,8 @@ from grpo.engine.parallel.splits import whole_parameters
 
 FORMAT = 4
 COPIES = 3  # of every trained weight: itself and AdamW's two moments; an adapter is written a second time
-STATE_FILE, COUNTERS_FILE = "state.safetensors", "trainer_state.json"
+STATE_FILE = "state.safetensors"
+COUNTERS_FILE = "trainer_state.json"
 POLICIES = ("final", "best")  # folders of a run that hold a model and no state of the optimizer
 BEST_FILE = "best.json"  # in best/: which policy that is
 PREFIX = "optimizer."  # of the tensors' names in STATE_FILE

@@ -46,8 +46,11 @@ class Log:
 
     def __init__(self, config: AnyConfig, total_steps: int, first_step: int, run_id: str):
         run_dir = Path(config.output_dir)
-        self.config, self.total_steps, self.step = config, total_steps, first_step
-        self.completions, self.metrics = run_dir / "completions", run_dir / METRICS_FILE
+        self.config = config
+        self.total_steps = total_steps
+        self.step = first_step
+        self.completions = run_dir / "completions"
+        self.metrics = run_dir / METRICS_FILE
         self.warned: set[str] = set()
         self.window = Window()
         self.prints = config.logging_steps > 1 or not (config.disable_tqdm or sys.stderr.isatty())
@@ -104,7 +107,8 @@ class Log:
 
     def _write_means(self) -> None:
         """Send the means over the steps since the last call to the trackers, and print them."""
-        number, means = self.window.number, self.window.take()
+        number = self.window.number
+        means = self.window.take()
         self._track(self.step, means)
         if self.prints:
             what = "" if number == 1 else f", mean of {number}"
@@ -220,7 +224,8 @@ def _keep_lines(path: Path, first_step: int, is_over: bool) -> None:
 def _append(path: Path, line: str) -> None:
     """Append a complete line, or nothing."""
     with open(path, "ab", buffering=0) as file:
-        size, data = file.tell(), line.encode()
+        size = file.tell()
+        data = line.encode()
         try:
             while data:
                 data = data[file.write(data) :]

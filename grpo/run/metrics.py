@@ -152,7 +152,8 @@ class Window:
         for name, values in self.values.items():
             finite = list(filter(math.isfinite, values)) or [math.nan]
             taken[name] = values[-1] if self.SINCE_START.match(name) else mean(finite)
-        self.values, self.number = {}, 0
+        self.values = {}
+        self.number = 0
         return taken
 
 

@@ -52,7 +52,9 @@ class Run(Generic[Stage]):
     ):
         # A user's reward may change the directory, so what is relative is found now.
         self.config = replace(config, output_dir=os.path.abspath(config.output_dir))
-        self.notices, self.objects, self.ranks_of_other = notices, objects, ranks
+        self.notices = notices
+        self.objects = objects
+        self.ranks_of_other = ranks
         self.bring_back = libraries.remember()  # of the process, which may go on after this run
         self.path = Path(self.config.output_dir)
         self.dir: RunDir | None = None
@@ -115,7 +117,8 @@ class Run(Generic[Stage]):
         is_lost = self.signals.may_end_at_once and error is not None and not isinstance(error, KeyboardInterrupt)
         if is_lost:  # the interrupted library has raised an error of its own
             stop = Interrupted(self.signals.stop_code)
-            stop.__cause__, error = error, stop
+            stop.__cause__ = error
+            error = stop
         code, reason = (0, self.remark) if error is None else describe(error)
         trace = "" if error is None else "".join(traceback.format_exception(error))
         if trace and self.dir is not None:

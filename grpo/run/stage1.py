@@ -68,7 +68,8 @@ def is_done(stage1: SftConfig, config: TrainConfig) -> bool:
     final = final_of(stage1)
     if not final.exists():
         return False
-    made, wanted = read_mapping(final / ORIGIN_FILE), origin_of(locate(stage1))
+    made = read_mapping(final / ORIGIN_FILE)
+    wanted = origin_of(locate(stage1))
     changes = [f"{name}: {before} -> {now}" for name, (before, now) in differences(made, wanted).items()]
     if "data" not in made:
         changes = [f"it does not say what it was made from ({ORIGIN_FILE})"]

@@ -70,7 +70,8 @@ def check_start(config: AnyConfig, is_restart: bool = False, objects: Objects = 
             faults.append((name, fault))
     if not faults:
         return
-    code, (_, only) = faults[0][1].exit_code, faults[0]
+    only = faults[0][1]
+    code = only.exit_code
     if len(faults) == 1:
         raise UserError(only.what, only.why, f"{only.fix}; {DOCTOR}", code)
     texts = []
@@ -83,7 +84,9 @@ def check_start(config: AnyConfig, is_restart: bool = False, objects: Objects = 
 
 def start_checks(case: Case, is_doctor: bool = False) -> Iterator[tuple[str, Check]]:
     """Yield the checks of a start, in order. is_doctor: without those that the doctor makes thoroughly later."""
-    config, stage2, has_data = case.config, case.stage2, not case.makes_its_data
+    config = case.config
+    stage2 = case.stage2
+    has_data = not case.makes_its_data
     if stage2 and stage2.cold_start:
         yield "stage 1", stage1
     yield "machine", machine
@@ -116,7 +119,8 @@ def start_checks(case: Case, is_doctor: bool = False) -> Iterator[tuple[str, Che
 def machine(case: Case) -> str:
     """Describe the device. UserError (exit 3) if a large model would have to be trained on a CPU."""
     if lacks_a_gpu(case):
-        number, free = num_weights(case), memory.free_bytes(case.device) / 1e9
+        number = num_weights(case)
+        free = memory.free_bytes(case.device) / 1e9
         raise UserError(
             f"no GPU: torch finds none, and the model has {number / 1e9:.1f} billion weights",
             f"they take {2 * number / 1e9:.1f} GB in bfloat16 on a GPU and {4 * number / 1e9:.1f} GB in float32; "
@@ -153,7 +157,8 @@ def _check_inputs_stay(config: AnyConfig, folder: Path) -> None:
         parts = given.relative_to(folder).parts if given.is_relative_to(folder) else (".",)
         is_overwritten = config.overwrite_output_dir and parts and parts[0].startswith((*POLICIES, "checkpoint-"))
         if not parts or is_overwritten:
-            what, why = f"the output directory {folder} holds what the run reads", f"{key} is {given}"
+            what = f"the output directory {folder} holds what the run reads"
+            why = f"{key} is {given}"
             raise UserError(what, why, "set another output_dir", CONFIG)
 
 
@@ -168,7 +173,8 @@ def _writable(folder: Path, what: str, fix: str) -> Path:
 
 def resume(case: Case) -> str:
     """Find the checkpoint to resume from, and compare its run with this one."""
-    config, wanted = case.config, case.config.resume_from_checkpoint
+    config = case.config
+    wanted = case.config.resume_from_checkpoint
     if wanted is True:
         need(config.output_dir, "output_dir")
     folder, notices = find_checkpoint(Path(config.output_dir or ""), wanted)
@@ -314,7 +320,8 @@ def loaded(case: Case) -> str:
     """Count what model and optimizer take once they are loaded. UserError (exit 3) if that is more than is free."""
     if lacks_a_gpu(case):
         raise NotChecked("not checked: this needs a GPU")
-    needed, free = kept(case), memory.free_bytes(case.device)
+    needed = kept(case)
+    free = memory.free_bytes(case.device)
     if needed.total > free:
         raise UserError(
             "the model does not fit into memory",
@@ -340,7 +347,8 @@ def reward(case: Case, name: str) -> str:
     found: list[str] = []
     for use, chosen in (("train", Questions.to_train), ("eval", Questions.held_out)):
         if case.stage2 and name in case.rewards_of(use) and (wanted := chosen(case.stage2)):
-            rows, data = need(case.rows.get(use), "the data"), need(case.data, "the data")
+            rows = need(case.rows.get(use), "the data")
+            data = need(case.data, "the data")
             _, count = data.load(wanted, [built])
             found += [f"warning: {number} {text}" for text, number in count.notes.items()]
             empty = sum(any(row.columns.get(column) in (None, "") for column in built.needs) for row in rows)
@@ -356,7 +364,8 @@ def tools(case: Case) -> str:
     assert config is not None
     named = [name for name in config.tools if name != SEARCH or not case.makes_its_data]
     check_tools(replace(config, tools=tuple(named)), case.objects.tools)
-    most, limit = config.max_tool_calls * config.max_tool_result_tokens, config.max_completion_length
+    most = config.max_tool_calls * config.max_tool_result_tokens
+    limit = config.max_completion_length
     names = ", ".join(filter(None, (*config.tools, config.environment)))
     text = f"{names}: {config.max_tool_calls} results of {config.max_tool_result_tokens} tokens"
     text += f" and their tags take {most} and more of the {limit} tokens of a completion, at most"

@@ -38,7 +38,8 @@ class TensorBoard:
     def __init__(self, run_dir: Path, config_text: str, first_step: int):
         from torch.utils.tensorboard import SummaryWriter
 
-        self.excepthook, threading.excepthook = threading.excepthook, _ignore_full_disks
+        self.excepthook = threading.excepthook
+        threading.excepthook = _ignore_full_disks
         self.writer = SummaryWriter(str(run_dir / "tb"), purge_step=first_step + 1)
         self.writer.add_text("config", f"```\n{config_text}\n```")
 

@@ -54,7 +54,8 @@ class Diagnosis(History):
     def _apply_rules(self, step: int) -> list[Symptom]:
         new = []
         for rule in RULES:
-            name, text = rule.__name__.replace("_", " "), rule(self)
+            name = rule.__name__.replace("_", " ")
+            text = rule(self)
             if text and name not in self.symptoms:
                 self.symptoms[name] = Symptom(rule, step, text, advice(rule, self), step)
                 new.append(self.symptoms[name])
@@ -74,7 +75,8 @@ class Health(Diagnosis):
 
     def __init__(self, say: Callable[[str], None], config: Json, max_unscored: float):
         super().__init__(config=config)
-        self.say, self.max_unscored = say, max_unscored
+        self.say = say
+        self.max_unscored = max_unscored
         self.unscored = self.not_finite = 0  # steps in a row
 
     def updated(self, grad_norm: float, has_overflowed: bool) -> None:

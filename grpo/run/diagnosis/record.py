@@ -14,7 +14,9 @@ from grpo.base.storage import Json, read_mapping
 from grpo.run.diagnosis.glossary import Metrics
 from grpo.run.diagnosis.reasons import Grades
 
-CONFIG_FILE, STATE_FILE, METRICS_FILE = "config.resolved.yaml", "run_state.json", "metrics.jsonl"
+CONFIG_FILE = "config.resolved.yaml"
+STATE_FILE = "run_state.json"
+METRICS_FILE = "metrics.jsonl"
 TRACES = (METRICS_FILE, STATE_FILE, CONFIG_FILE)  # a folder with one of them holds a run
 
 

@@ -53,7 +53,8 @@ class History:
         steps = [step for step in self.steps if _finite([step], name)]
         if len(steps) < 2 * TREND:
             return None
-        first, last = _finite(steps[:TREND], name), _finite(steps[-TREND:], name)
+        first = _finite(steps[:TREND], name)
+        last = _finite(steps[-TREND:], name)
         since = int(steps[-TREND]["step"])
         error = math.sqrt(sum(statistics.variance(values) / len(values) for values in (first, last)))
         return Trend(statistics.fmean(first), statistics.fmean(last), error, since)
@@ -112,7 +113,8 @@ def _finite(steps: Sequence[Metrics], name: str) -> list[float]:
 
 def first_step(history: History) -> str:
     """Say in one line how the completions of the first step fared."""
-    step, found = history.steps[-1], []
+    step = history.steps[-1]
+    found = []
     if step.get("completions/clipped_ratio"):
         found.append(f"{step['completions/clipped_ratio']:.0%} of the completions are cut off at max_completion_length")
     if history.reason:
@@ -190,7 +192,8 @@ def stands_still(history: History) -> str | None:
 
     To do: raise learning_rate (now {learning_rate}), or max_steps (now {max_steps}).
     """
-    number, accuracy = len(history.answers), history.recent("accuracy")
+    number = len(history.answers)
+    accuracy = history.recent("accuracy")
     same = sum(before == now for before, now in history.answers)
     is_learned = accuracy and statistics.fmean(accuracy) >= LEARNED
     number_of_steps = min(SURE, len(history.steps))
@@ -284,7 +287,8 @@ def entropy_died(history: History) -> str | None:
 
     To do: lower learning_rate; or raise temperature, epsilon_high (0.28 in DAPO) or beta.
     """
-    entropy, accuracy = history.trend("sampler/entropy"), history.recent("accuracy")
+    entropy = history.trend("sampler/entropy")
+    accuracy = history.recent("accuracy")
     is_learned = accuracy and statistics.fmean(accuracy) >= LEARNED
     if not entropy or is_learned or not history.lasts("sampler/entropy", lambda now: now < entropy.start / 10):
         return None
