@@ -226,7 +226,7 @@ def test_the_formatter_has_nothing_to_do():
 
 
 def test_the_types_fit():
-    """Of the textbook, the engine, the keys, and the policy: .mypy.ini."""
+    """Of the textbook, the engine, the keys, and a run: .mypy.ini."""
     pytest.importorskip("mypy")
     done = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
@@ -277,9 +277,9 @@ BUDGETS = {
     "grpo/minimal.py": 2_500,
     "grpo/engine": 42_250,
     "kernels": 14_250,
-    "grpo": 19_500,
+    "grpo": 19_250,
     "grpo/config": 9_500,
-    "grpo/run": 22_250,
+    "grpo/run": 22_000,
     "grpo/doctor": 3_750,
     "grpo/data": 17_250,
     "grpo/evaluation": 6_250,
