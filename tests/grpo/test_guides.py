@@ -229,14 +229,3 @@ def test_the_sections_of_the_mathematics_mean_what_its_plain_keys_mean(place):
     without_effect = "model.name train_split_ratio whiten_rewards use_value_baseline cuda_visible_devices use_deepspeed"
     assert set(unused(notices)) == {*without_effect.split(), "deepspeed_config", "local_rank"}
     assert load_config("math_nested.yaml", ["lora.enabled=false"])[0].lora_r == 0
-
-
-def test_a_checkpoint_is_a_start_or_goes_on(place):
-    """The math guide resumes by --model_path checkpoint-N, which starts anew from that policy."""
-    keys = "model_path: model\ndata_path: math.json\noutput_dir: out\nreward_correct: 1.0\nnum_return_sequences: 2\n"
-    Path("math.yaml").write_text(keys)
-    small = ["max_new_tokens=8", "--disable_tqdm", "save_steps=1"]
-    train(["math.yaml", "--max_steps", "1", *small])
-    train(["math.yaml", "--model_path", "out/checkpoint-1", "--output_dir", "next", "--max_steps", "1", *small])
-    train(["math.yaml", "--max_steps", "2", "--resume_from_checkpoint", *small])
-    assert [line["step"] for line in metrics()] == [1, 2] and Path("next/final/adapter_config.json").exists()
