@@ -76,9 +76,8 @@ class Record:
         steps = self.answer_steps("evaluation")
         if len(steps) < 2:
             return []
-        first, last = (
-            {answer.row: answer for answer in self.answers(step, "evaluation")} for step in (steps[0], steps[-1])
-        )
+        first = {answer.row: answer for answer in self.answers(steps[0], "evaluation")}
+        last = {answer.row: answer for answer in self.answers(steps[-1], "evaluation")}
         rows = [row for row in first.keys() & last.keys() if row is not None]
         return [(first[row], last[row]) for row in sorted(rows)]
 
