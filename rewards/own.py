@@ -63,7 +63,8 @@ _files: dict[Path, Any] = {}  # modules that a path names
 def build(name: str, options: Options, objects: Functions) -> Reward:
     """Build the reward of a user's function: one of `objects`, which a program passes, or what the name says."""
     function = as_function(name, objects[name]) if name in objects else find_function(name)
-    needs, timeout_s = needed_columns(function), options["reward_timeout_s"]
+    needs = needed_columns(function)
+    timeout_s = options["reward_timeout_s"]
     return Reward(short_name(name), function=function, needs=needs, timeout_s=timeout_s)
 
 
