@@ -38,7 +38,8 @@ class StepTime:
 
 def time_step(trainer: GrpoTrainer | SftTrainer) -> StepTime:
     """Make a small first step of a run twice; return the times of a complete one, scaled up from the second."""
-    config, rows = trainer.config, trainer.source.rows
+    config = trainer.config
+    rows = trainer.source.rows
     if isinstance(config, SftConfig):
         few = min(FEW, rows_per_replica(config))
         trainer.config = replace(config, per_device_train_batch_size=few, gradient_accumulation_steps=1)
@@ -46,14 +47,16 @@ def time_step(trainer: GrpoTrainer | SftTrainer) -> StepTime:
         longest = max(len(example.completions[0].ids) for example in rows)
         measured = f"{few} answers"
     else:
-        number, longest = Settings.of(config).groups_per_replica, config.max_completion_length
+        number = Settings.of(config).groups_per_replica
+        longest = config.max_completion_length
         trainer.config = replace(config, max_completion_length=min(CUT, longest))
         tokens = number * (fmean(len(prompt.ids) for prompt in rows) + config.num_generations * longest)
         measured = f"{number} questions, answers of at most {min(CUT, longest)} tokens"
     for _ in range(2):  # the first one warms up
         trainer.begin()
         trainer.run_step()
-    groups, times = trainer.learned.groups, trainer.clock.result()
+    groups = trainer.learned.groups
+    times = trainer.clock.result()
     made = max(len(completion.ids) for completion in completions_of(groups))
     scale = tokens / sum(map(num_packed, groups))
     scales = {"time/generate": longest / made}  # it takes as many passes as the longest answer has tokens
@@ -72,14 +75,16 @@ def check_room(case: Case) -> None:
         raise NotChecked("not checked: the GPU is not here")
     if case.config.tensor_parallel_size > 1:
         raise NotChecked(f"not checked: {case.config.tensor_parallel_size} processes share the model")
-    needed, free = need(case.needed_bytes, "the memory"), memory.free_bytes(case.device)
+    needed = need(case.needed_bytes, "the memory")
+    free = memory.free_bytes(case.device)
     if needed > free:
         raise NotChecked(f"not checked: it takes {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
 
 
 def load_trainer(case: Case) -> GrpoTrainer | SftTrainer:
     """Load the trainer of a run that writes nothing. If stage 1 has to run first, stage 2 starts from its model."""
-    config, start = case.config, case.start
+    config = case.config
+    start = case.start
     if isinstance(config, SftConfig):
         return SftTrainer(start, SilentRun(start))
     if isinstance(start, SftConfig):
@@ -100,7 +105,8 @@ def steps(case: Case) -> str:
     """Count steps and tokens, on one device."""
     config = case.config
     longest = need(case.longest, "the data")
-    rows, number = rows_per_replica(config), steps_of(case)
+    rows = rows_per_replica(config)
+    number = steps_of(case)
     if isinstance(config, SftConfig):
         return f"{number:,} steps of {rows} answers on one device, of {rows * longest:,} tokens at most"
     longest = max(len(prompt.ids) for prompt in case.prompts) + config.max_completion_length
@@ -134,8 +140,10 @@ def evaluations_of(case: Case) -> int:
 def duration(case: Case) -> str:
     """Estimate the time of a run from a step that is made here, and from the latency of services."""
     trainer, case.trainer = need(case.trainer, "the sample"), None
-    step, number = time_step(trainer), steps_of(case)
-    phases, notes = dict(step.phases), [step.measured]
+    step = time_step(trainer)
+    number = steps_of(case)
+    phases = dict(step.phases)
+    notes = [step.measured]
     if isinstance(case.config, TrainConfig):
         for name, checkup in asked(case).items():
             in_turn = ceil(rows_per_replica(case.config) / case.config.api_max_concurrency)
@@ -173,7 +181,8 @@ def asked(case: Case) -> dict[str, Checkup]:
     """Return the services that were asked over a network, with the tokens of a call as a run will make it."""
     found = {name: checkup for name, checkup in case.checkups.items() if checkup.seconds}
     if "decomposer" in found:  # it reads thoughts, and repeats facts
-        checkup, more = found["decomposer"], case.config.max_completion_length
+        checkup = found["decomposer"]
+        more = case.config.max_completion_length
         longer = tuple(tokens + more for tokens in checkup.tokens)
         found["decomposer"] = replace(checkup, tokens=longer)
     return found
