@@ -4,7 +4,8 @@ from functools import partial
 
 from grpo.algorithm.schema import Score
 from grpo.base.errors import CONFIG, UserError
-from rewards.own import as_number, failure_of, find_object
+from rewards.own import as_number, failure_of
+from rewards.own_names import find_object
 from rewards.own_words import ENVIRONMENT
 from rewards.prompts import tag_of
 from rewards.registry import Columns, Functions, Options, Reward

@@ -140,7 +140,8 @@ def grade(completion: str, columns: Columns, tags: Sequence[str] = ()) -> Score:
     """
     calls = columns.get(CALLS) or ()
     if calls and calls[-1].is_turn:  # what follows is an answer of its own
-        completion, calls = completion[calls[-1].span[1] :], ()
+        completion = completion[calls[-1].span[1] :]
+        calls = ()
     problem = parse(own_words(completion, calls, fill="x")).problem
     if not problem and any(call.span[1] > completion.find("</think>") for call in calls):
         problem = "a tool is called after the think block"

@@ -275,7 +275,7 @@ def test_functions_keep_their_size():
 BUDGETS = {
     "grpo/algorithm": 11_000,
     "grpo/minimal.py": 2_500,
-    "grpo/engine": 42_500,
+    "grpo/engine": 42_750,
     "kernels": 14_250,
     "grpo": 19_250,
     "grpo/config": 9_500,
@@ -287,9 +287,9 @@ BUDGETS = {
     "grpo/replay": 5_000,
     "grpo/tools": 8_500,
     "knowledge": 11_750,
-    "rewards": 25_500,
+    "rewards": 25_250,
     "rewards/mathematics": 17_250,
-    "bench": 15_000,
+    "bench": 16_250,
     "tests": 276_250,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER}
