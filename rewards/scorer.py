@@ -64,7 +64,7 @@ class Scorer:
         self.weights = dict(zip(names, weights or [1.0] * len(names), strict=True))
         self.pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="reward")
         self.loop = EventLoop("rewards")
-        if any(reward.function for reward in rewards):
+        if any(reward.function is not None for reward in rewards):
             from rewards.own import OwnCalls  # most runs have no functions of a user
 
             self.own = OwnCalls()
