@@ -18,15 +18,12 @@ from grpo.algorithm.optimizer import Optimizer
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data.files import read_records
-from grpo.data.worlds.sums import REMAINDERS
-from grpo.data.worlds.world import invent
 from grpo.doctor.__main__ import main as doctor
 from grpo.doctor.estimate import NO_REWARD
 from grpo.engine.model import memory
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder, OwnDecoder
 from grpo.engine.model.weights import read_model_config
-from grpo.policy import lora_spec
 from grpo.run.run import SilentRun
 from grpo.train import GrpoTrainer
 from rewards.scorer import Scorer
@@ -227,20 +224,6 @@ def test_knowrls_data_as_its_files_are():
     assert (stage2.dataset_split in "knowrl_RLdata") and (stage1.dataset_split in "knowrl_coldstart")
 
 
-def test_steps_of_the_tiny_cold_starts(tmp_path):
-    """Of the encyclopedia; of the arithmetic the header says what the config does."""
-    for name in ("tiny_sft.yaml", "tiny_search_sft.yaml"):
-        config, _ = load_config(CONFIGS / name, kind=SftConfig)
-        number = len(invent(config).conversations)
-        steps = ceil(config.num_train_epochs * number / config.per_device_train_batch_size)
-        assert f"x {steps} steps = {config.num_train_epochs:g} epochs of {number:,}" in header(name)
-    config, _ = load_config(CONFIGS / "tiny_math_sft.yaml", kind=SftConfig)
-    seen = config.max_steps * config.per_device_train_batch_size
-    assert f"{config.max_steps} steps = {seen:,} = {seen / REMAINDERS.num_cold_start:.1f} epochs of 6,000" in header(
-        "tiny_math_sft.yaml"
-    )
-
-
 @pytest.mark.parametrize("name", ["a800.yaml", "tiny.yaml", "tiny_search.yaml", "tiny_math.yaml", "dapo.yaml"])
 def test_batches_are_what_the_headers_say(name):
     config, _ = load_config(CONFIGS / name)
@@ -252,24 +235,6 @@ def test_batches_are_what_the_headers_say(name):
         assert f"{config.max_steps} steps see {config.max_steps * questions:,} questions" in header(name)
         small, _ = load_config(CONFIGS / name, ["per_device_train_batch_size=6"])
         assert 4 * small.per_device_train_batch_size * small.gradient_accumulation_steps == completions
-
-
-def share_trained(folder: Path, **keys) -> tuple[float, float]:
-    """Millions of trained weights, and percent of all."""
-    settings = [f"{name}={value}" for name, value in keys.items()]
-    config, _ = load_config(CONFIGS / "math_1.5b.yaml", settings)
-    model = OwnDecoder(read_model_config(folder), Build(lora_spec(config), False, torch.bfloat16, "meta"))
-    trained = sum(parameter.numel() for parameter in model.parameters())
-    all_weights = trained + sum(tensor.numel() for tensor in model.named_tensors().values())
-    return trained / 1e6, 100 * trained / all_weights
-
-
-def test_share_of_trained_weights_of_the_mathematics(tmp_path):
-    folder = write_hollow_checkpoint(tmp_path, MODELS["math"])
-    millions, percent = share_trained(folder)
-    _, percent_of_seven = share_trained(folder, lora_target_modules="all")
-    assert f"{millions:.1f} million weights are trained, {percent:.2f} % as published" in header("math_1.5b.yaml")
-    assert f"it is {percent_of_seven:.2f} %" in header("math_1.5b.yaml")
 
 
 def test_steps_of_the_mathematics():

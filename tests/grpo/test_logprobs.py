@@ -105,13 +105,6 @@ def test_a_token_exactly_at_the_cut_is_kept():
         assert scored.item() == pytest.approx(-math.log(kept)) and entropy.item() == pytest.approx(math.log(kept))
 
 
-def test_a_frozen_head_gets_no_gradient():
-    hidden, head, targets = inputs()
-    hidden.requires_grad_()
-    token_logprobs(hidden, head, targets, 1.0)[0].sum().backward()
-    assert head.grad is None and hidden.grad is not None
-
-
 def test_memory_is_flat_in_tokens():
     """Peak memory of forward and backward at 4 times the tokens, in forks of one process. The logits of the 3,072 more
     tokens would take 393 MB; what is allowed is the allocator's mood."""

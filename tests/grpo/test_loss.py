@@ -14,7 +14,7 @@ from making import ALONE, fill, loss_batch, make_group, of_each, whole
 from grpo.algorithm.loss import k3, policy_loss
 from grpo.algorithm.loss_weights import set_loss_weights
 from grpo.algorithm.packing import pack_batch, split_into_micro_batches
-from grpo.algorithm.schema import Sentence, completions_of
+from grpo.algorithm.schema import Sentence
 from grpo.config.options import TrainConfig
 
 LENGTHS = [[3, 5, 1, 2], [4, 4, 2, 7]]
@@ -201,40 +201,6 @@ def test_gradient_by_finite_differences(loss_type, options, delta, judged):
     assert torch.autograd.gradcheck(lambda x: fast_loss(groups, (x.split(sizes), old, ref), config)[0], flat)
 
 
-@pytest.mark.parametrize(("level", "cap"), [("token", 1.5), ("sequence", 0.6)])
-def test_cispo_weighs_log_probs_by_a_capped_ratio_without_a_gradient(level, cap):
-    """Eq. 21 by a naive loop: dL/dℓ = -w min(ρ, cap) Â for every token, also where Eq. 5 has no gradient."""
-    groups = make_groups()
-    new, old, ref = tables(groups)
-    config = weighted(groups, "cispo", epsilon_high=cap, importance_sampling_level=level)
-    flat = torch.tensor([x for row in new for x in row], dtype=torch.float64, requires_grad=True)
-    loss, stats = fast_loss(groups, (flat.split([len(row) for row in new]), old, ref), config)
-    loss.backward()
-    num_tokens, total, wanted, capped = sum(map(len, new)), 0.0, [], []
-    for now, before, one in zip(new, old, completions_of(groups), strict=True):
-        differences = [a - b for a, b in zip(now, before, strict=True)]
-        if level == "sequence":
-            differences = [sum(differences) / len(now)] * len(now)
-        for logp, difference in zip(now, differences, strict=True):
-            weight = min(math.exp(difference), cap) * one.advantage / num_tokens
-            total, wanted = total - weight * logp, [*wanted, -weight]
-            capped.append(math.exp(difference) > cap and one.advantage > 0)
-    assert float(loss.detach()) == pytest.approx(total, rel=1e-6)
-    assert flat.grad.tolist() == pytest.approx(wanted, rel=1e-6)
-    assert stats["clipped_high"].tolist() == capped and any(capped) and not stats["clipped_low"].any()
-
-
-def test_gradient_of_the_bias_corrected_kl_by_hand():
-    """β r k3(d), r = e^(θ − old), d = ref − θ: its derivative is β r (k3(d) + 1 − e^d) = −β r d, that of the KL
-    itself. Here A = 0, r = e^0.5, d = −0.25."""
-    new = torch.tensor([-1.0], dtype=torch.float64, requires_grad=True)
-    batch = loss_batch([1.0], [0.0], old=[-1.5], ref=[-1.25])
-    loss, stats = policy_loss(batch, new, TrainConfig(beta=0.1, use_bias_correction_kl=True))
-    loss.backward()
-    assert float(new.grad) == pytest.approx(0.1 * math.exp(0.5) * 0.25)
-    assert float(stats["kl"]) == pytest.approx(math.exp(0.5) * (math.exp(-0.25) + 0.25 - 1))
-
-
 def test_what_a_sequences_ratio_is():
     """GSPO. Log-ratios 0.3 and −0.1 in the first completion, mean 0.1; 0.2 in the second. Nothing is clipped: each
     token's gradient is −w A r / n, where the sum over the tokens of a row gives back n."""
@@ -279,15 +245,6 @@ def test_on_policy_identity():
         assert row.grad.tolist() == pytest.approx([-advantage / (len(advantages) * len(row))] * len(row), rel=1e-5)
 
 
-def test_k3_does_not_overflow():
-    """Trap 8: exp(1e4) would make the whole gradient NaN."""
-    new = torch.tensor([-1e4, -1.0], requires_grad=True)
-    batch = loss_batch([0.5, 0.5], [1.0, 1.0], [0.0, -1.1], [1e4, -1.2], rows=[0, 0])
-    loss, _ = policy_loss(batch, new, TrainConfig(beta=0.1))
-    loss.backward()
-    assert loss.isfinite() and new.grad.isfinite().all()
-
-
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 @pytest.mark.parametrize("log_ratio", [100.0, -100.0])
 @pytest.mark.parametrize("level", ["token", "sequence"])
@@ -319,10 +276,12 @@ def test_what_counts_as_clipped():
     assert stats["kl"].tolist() == pytest.approx([math.exp(0.5) - 1.5] * 8, rel=1e-5)
 
 
-@pytest.mark.parametrize(("distance", "clamped"), [(30, 20), (-30, -20), (0.7, 0.7), (-0.7, -0.7), (0, 0)])
+@pytest.mark.parametrize(("distance", "clamped"), [(1e4, 20), (-30, -20), (0.7, 0.7), (-0.7, -0.7), (0, 0)])
 def test_k3_by_hand(distance, clamped):
-    found = float(k3(torch.tensor(float(distance), dtype=torch.float64)))
-    assert found == pytest.approx(math.exp(clamped) - clamped - 1)
+    """Trap 8: exp(1e4) would make the whole gradient NaN."""
+    d = torch.tensor(float(distance), dtype=torch.float64, requires_grad=True)
+    k3(d).backward()
+    assert float(k3(d).detach()) == pytest.approx(math.exp(clamped) - clamped - 1) and d.grad.isfinite()
 
 
 def test_sampler_correction_weighs_the_policy_gradient_alone():

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import compile_table
 import pytest
 import triton
 
@@ -83,14 +82,3 @@ def test_tensor_cores_and_asynchronous_copies(compiled):
             assert kernel["mma"] >= 16 and kernel["async"] >= 16, kernel
         if kernel["kernel"] == "log_softmax_rows._rows":
             assert kernel["async"] >= 12, kernel
-
-
-@pytest.mark.parametrize("arguments", [[], ["-h"], ["no_such_folder"]], ids=str)
-def test_the_table_of_registers_stays_unless_every_folder_holds_triton(monkeypatch, arguments):
-    written = []
-    monkeypatch.setattr(compile_table, "compiled", lambda folder: ("", []))
-    monkeypatch.setattr(compile_table, "replace_block", lambda *block: written.append(block))
-    monkeypatch.setattr(sys, "argv", ["", *arguments])
-    with pytest.raises(SystemExit, match="FOLDER"):
-        compile_table.main()
-    assert not written
