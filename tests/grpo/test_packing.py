@@ -8,7 +8,7 @@ import pytest
 from making import ALONE, fill, make_group, of_each, whole
 
 from grpo.algorithm.loss_weights import set_loss_weights
-from grpo.algorithm.packing import pack_batch, pack_tokens, split_into_micro_batches
+from grpo.algorithm.packing import pack_batch, split_into_micro_batches
 from grpo.algorithm.schema import Layout
 from grpo.config.options import TrainConfig
 
@@ -35,20 +35,6 @@ def split(weights, budget, *groups):
         assert all(groups[place[id(c)][0]] is part.group for part in parts for c in part.completions)
         assert len({id(part.group) for part in parts}) == len(parts)  # a group's prompt is there once
     return [[place[id(c)] for part in parts for c in part.completions] for parts in batches]
-
-
-@pytest.mark.parametrize("budget", [1, 6, 9, 12, 20, 100])
-def test_a_split_keeps_every_completion_once_and_within_the_budget(budget):
-    groups = [
-        make_group(range(4), range(3), range(5), range(2)),
-        make_group(range(2), range(6), range(1)),
-        make_group(range(5), range(2), range(2)),
-    ]
-    found = split([[1, 1, 0], [1, 1], [1, 1]], budget, *groups)
-    assert [place for batch in found for place in batch] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
-    for parts in split_into_micro_batches(groups, budget):
-        num_completions = sum(len(part.completions) for part in parts)
-        assert pack_tokens(parts).layout.num_tokens <= budget or num_completions == 1
 
 
 SPLITS = [  # tokens of each prompt and its completions (packed: all but the last), weights, budget, micro-batches
