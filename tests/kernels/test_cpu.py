@@ -1,4 +1,4 @@
-"""The kernels in C, against float64 (kernels/reference.py); when they are used; and a generation with and without them."""
+"""The kernels in C, against float64 (reference.py); when they are used; and a generation with and without them."""
 
 import ctypes
 import os
