@@ -20,11 +20,13 @@ SCALARS = 3  # loads of one number per program: a target, a cut, a length
 SPILLS = {  # instructions that a version of Triton spills: see kernels/README.md
     ("3.5", "decode_attention._stretches"): 3,
     ("3.6", "log_softmax_rows._rows"): 2,
+    ("3.9", "quantised_linear._tile"): 4,
 }
 NARROW = {  # also what the launch before found out, and the scales and biases of a tile
     "nucleus._sum_digits": 6,
     "nucleus._gap": 5,
     "quantised_linear._tile": 6,
+    "rotary._heads": 4,  # of keys, which have few heads
 }
 
 
