@@ -67,7 +67,8 @@ def documents(number: int) -> list[Document]:
 
 def build_here(rows: Sequence[Document], folder: Path) -> KnowledgeBase:
     """Build a knowledge base of these documents, and open it."""
-    source, out = folder / "rows.jsonl", folder / "rows.db"
+    source = folder / "rows.jsonl"
+    out = folder / "rows.db"
     write_lines(source, [{"title": title, "text": text} for title, text in rows])
     build(source, out, max_tokens=4096)
     return KnowledgeBase(out)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from grpo.algorithm.schema import Prompt
 from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.storage import Json
 from grpo.base.text import did_you_mean
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.count import (
@@ -19,7 +20,6 @@ from grpo.data.count import (
 )
 from grpo.data.files import (
     BadRows,
-    Record,
     noting,
     shown,
 )
@@ -80,7 +80,7 @@ class QuestionData:
     def __init__(
         self,
         config: TrainConfig,
-        records: Mapping[str, list[Record]] | None = None,
+        records: Mapping[str, list[Json]] | None = None,
         objects: Objects = NO_OBJECTS,
     ):
         self.config, self.records, self.objects = config, records or {}, objects
@@ -109,11 +109,8 @@ class QuestionData:
                     check_answer(needing, row.columns.get("answer"), Path(questions.name), row.index + 1)
                     kept.append(row)
         count.leave_out_bad()
-        damaged = []
-        for row in kept:
-            if is_damaged([row.columns["question"], row.columns.get("answer")]):
-                damaged.append(f"row {row.index + 1}")
-        count.note(DAMAGED, damaged)
+        damaged = [row for row in kept if is_damaged([row.columns["question"], row.columns.get("answer")])]
+        count.note(DAMAGED, [f"row {row.index + 1}" for row in damaged])
         if "math" in needing:
             count_prose(kept, count)
         if not kept:
@@ -124,7 +121,8 @@ class QuestionData:
 
     def _read(self, name: str, split: str) -> tuple[list[Row], BadRows]:
         if (name, split) not in self.files:
-            config, bad = self.config, {}
+            config = self.config
+            bad = {}
             given = self.objects.rows.get(name)
             rows = read_rows(
                 Path(name) if given else fetch_data(name, split),
@@ -230,9 +228,11 @@ def load_prompts(
             "lower max_completion_length",
             PREFLIGHT,
         )
-    limit, source = config.max_prompt_length, "max_prompt_length"
+    limit = config.max_prompt_length
+    source = "max_prompt_length"
     if room < limit:
-        limit, source = room, f"the model's {positions} positions without max_completion_length"
+        limit = room
+        source = f"the model's {positions} positions without max_completion_length"
     encoder = encoder_of(config, policy.tokenizer, data.objects.tools)
     system_prompt = system_prompt_of(config, encoder)
     prompts = make_prompts(rows, encoder, system_prompt, config.prompt_template, limit, count, source)

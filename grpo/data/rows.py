@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo.base.errors import PREFLIGHT, UserError, reason
+from grpo.base.storage import Json
 from grpo.base.text import did_you_mean, is_blank
 from grpo.data.benchmarks import Benchmark, find_benchmark
 from grpo.data.files import (
     BadRows,
-    Record,
     join_errors,
     noting,
     read_records,
@@ -39,7 +39,7 @@ class Row:
 
     index: int
     question: str
-    columns: Record
+    columns: Json
     before: tuple[Message, ...] | None = None
 
 
@@ -49,7 +49,7 @@ def read_rows(
     answer_field: str | None = None,
     title_field: str | None = None,
     seed: int = 0,
-    records: list[Record] | None = None,
+    records: list[Json] | None = None,
     bad: BadRows | None = None,
 ) -> list[Row]:
     """Read a file and find the question, the answer and the title of each row. records: of the file, if it was read.
@@ -90,8 +90,8 @@ def read_rows(
     return rows
 
 
-def _read_benchmark(path: Path, benchmark: Benchmark, records: list[Record], seed: int, bad: BadRows) -> list[Record]:
-    rows: list[Record] = []
+def _read_benchmark(path: Path, benchmark: Benchmark, records: list[Json], seed: int, bad: BadRows) -> list[Json]:
+    rows: list[Json] = []
     for index, record in enumerate(records):
         try:
             rows.append(benchmark.read_row(record, f"{seed}/{index}"))
@@ -103,7 +103,7 @@ def _read_benchmark(path: Path, benchmark: Benchmark, records: list[Record], see
     return rows
 
 
-def _make_row(path: Path, index: int, record: Record, names: dict[str, str | None]) -> Row:
+def _make_row(path: Path, index: int, record: Json, names: dict[str, str | None]) -> Row:
     question, before, answer = record.get(names["question"]), None, None
     if isinstance(question, list):
         try:
@@ -128,7 +128,8 @@ def split_conversation(turns: list[Any], name: str) -> list[Any]:
 
     The answer is None if the policy gives it; only a conversation of CONVERSATION_FIELDS may hold it.
     """
-    messages, answer = read_messages(turns, name), None
+    messages = read_messages(turns, name)
+    answer = None
     if name in CONVERSATION_FIELDS and messages[-1]["role"] == "assistant":
         answer = messages.pop()["content"]
     if not messages or messages[-1]["role"] != "user":

@@ -97,7 +97,8 @@ class EntailmentVerifier:
 
     def _judge(self, scores: Sequence[tuple[Passage, float, float]]) -> Verdict:
         """Return the verdict on one fact; `scores` holds (passage, entailment, contradiction)."""
-        supporting, refuting = [], []
+        supporting = []
+        refuting = []
         for passage, entailment, contradiction in scores:
             is_weightier = entailment > contradiction or not self.weigh_contradiction
             if entailment >= self.threshold and is_weightier:

@@ -44,7 +44,13 @@ def make_world(config: AnyConfig, ranks: Ranks, say: Callable[[str], None]) -> A
     if ranks.is_main and not is_made(config):
         folder, mark = Path(config.toy_dir), _mark(config)
         say(f"making the toy world {config.toy_world} in {folder}")
-        _refuse_anything_else(folder, mark)
+        if folder.is_dir() and any(folder.iterdir()) and not mark.exists():
+            raise UserError(
+                f"{folder} holds no toy world, and is not empty",
+                "files such as questions.jsonl and model/ would be replaced",
+                "set toy_dir to a new folder",
+                CONFIG,
+            )
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(mark, "{}\n")  # it is a toy world, and not complete
         made = invent(config)
@@ -55,17 +61,6 @@ def make_world(config: AnyConfig, ranks: Ranks, say: Callable[[str], None]) -> A
         write_atomically(mark, _contents(config))
     ranks.barrier()
     return config
-
-
-def _refuse_anything_else(folder: Path, mark: Path) -> None:
-    """Raise UserError (exit 2) if a folder holds something, and that is no toy world: its files would be replaced."""
-    if folder.is_dir() and any(folder.iterdir()) and not mark.exists():
-        raise UserError(
-            f"{folder} holds no toy world, and is not empty",
-            "files such as questions.jsonl and model/ would be replaced",
-            "set toy_dir to a new folder",
-            CONFIG,
-        )
 
 
 def is_made(config: AnyConfig) -> bool:
@@ -121,13 +116,13 @@ def write_world(folder: Path, made: World) -> None:
     """Write the cold start, the questions of both kinds and, of the articles, a knowledge base."""
     cold_start = []
     for messages in made.conversations:
-        row = {}
         if isinstance(messages, tuple):
             question, answer = messages
-            messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+            turns = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+            cold_start.append({"messages": turns})
         else:
-            row["tools"] = [{"type": "function", "function": {"name": name}} for name in ("fetch", "sell")]
-        cold_start.append({"messages": messages, **row})
+            tools = [{"type": "function", "function": {"name": name}} for name in ("fetch", "sell")]
+            cold_start.append({"messages": messages, "tools": tools})
     write_lines(folder / "cold_start.jsonl", cold_start)
     write_lines(folder / "questions.jsonl", made.questions)
     write_lines(folder / "held_out.jsonl", made.held_out)
