@@ -27,7 +27,7 @@ STATE_FILE = "state.json"  # of a folder written by the datasets library's save_
 MAX_SHOWN = 80  # characters of a wrong value in a message
 MAX_NAMED = 5  # bad rows in a message
 csv.field_size_limit(2**31 - 1)  # characters; Python's own limit, 131,072, is shorter than long articles
-_SHARD = re.compile(r"(.*-)(\d{5})(-of-)(\d{5})(\..*)")
+_FIRST_PART = re.compile(r"(.*-)00000(-of-(\d{5})\..*)")
 
 
 def read_records(path: Path, bad: BadRows | None = None) -> list[Json]:
@@ -82,14 +82,14 @@ def files_of(path: Path) -> list[Path]:
     A folder stands for the files that save_to_disk wrote there, and the first of several parts (-00000-of-00003) for
     all parts.
     """
-    part = _SHARD.fullmatch(path.name)
+    first = _FIRST_PART.fullmatch(path.name)
     if path.is_dir():
         what, fix = f"{path} is not a data set that save_to_disk of the datasets library wrote", "give a file's path"
         with explained((OSError, ValueError, KeyError, TypeError, AttributeError), what, fix):
             state = read_json(path / STATE_FILE)
             found = [path / Path(entry["filename"]).name for entry in state["_data_files"]]
-    elif part and int(part[2]) == 0:
-        found = [path.with_name(f"{part[1]}{number:05d}{part[3]}{part[4]}{part[5]}") for number in range(int(part[4]))]
+    elif first:
+        found = [path.with_name(f"{first[1]}{number:05d}{first[2]}") for number in range(int(first[3]))]
     else:
         found = [path]
     missing = [file.name for file in found if not file.is_file()]

@@ -28,6 +28,7 @@ from grpo.data.messages import is_damaged
 from grpo.data.objects import NO_OBJECTS, Objects
 from grpo.data.prompts import make_prompts
 from grpo.data.rows import (
+    FIELDS,
     Row,
     check_answer,
     comparing,
@@ -39,8 +40,6 @@ from grpo.tools.functions import encoder_of, system_prompt_of
 from rewards.exact import is_unanswerable, truths
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
-
-KEYS_OF_COLUMNS = ("question", "answer", "title")  # a key says which column of the data is this one: answer_field, …
 
 if TYPE_CHECKING:
     from grpo.policy import Policy
@@ -147,7 +146,7 @@ def check_columns(reward: str, needs: Sequence[str], rows: Sequence[Row], data: 
     missing = [column for column in needed if column not in filled]
     if missing:
         name = missing[0]
-        other = f"set {name}_field to one of them, or " if name in KEYS_OF_COLUMNS else ""
+        other = f"set {name}_field to one of them, or " if name in FIELDS else ""
         raise UserError(
             f"the reward {reward} needs the column {' and '.join(missing)}",
             f"the columns of {data} are {', '.join(filled)}",

@@ -24,9 +24,11 @@ from grpo.data.messages import CONVERSATION_FIELDS, Message, is_text, read_messa
 if TYPE_CHECKING:
     from rewards.registry import Reward
 
-QUESTION_FIELDS = ("question", "problem", "prompt", *CONVERSATION_FIELDS)
-ANSWER_FIELDS = ("answer", "answers", "ground_truth", "final_answer", "expected_answer", "best_answer", "solution")
-TITLE_FIELDS = ("title",)
+FIELDS = {  # what is read of a row -> the usual names of its column
+    "question": ("question", "problem", "prompt", *CONVERSATION_FIELDS),
+    "answer": "answer answers ground_truth final_answer expected_answer best_answer solution".split(),
+    "title": ("title",),
+}
 USERS_TURN = "conversation that ends with the user's message"
 
 
@@ -59,23 +61,18 @@ def read_rows(
     that cannot be used; without it, they are an error.
     """
     errors: BadRows = {} if bad is None else bad
-    fields = {  # what is read -> the column that is chosen for it, and its usual names
-        "question": (question_field, QUESTION_FIELDS),
-        "answer": (answer_field, ANSWER_FIELDS),
-        "title": (title_field, TITLE_FIELDS),
-    }
     records = records or read_records(path, errors)
     if not question_field and any(isinstance(record.get("prompt"), list) for record in records):
-        fields["question"] = ("prompt", ())  # TRL's conversations; other columns may hold the question as well
-    benchmark = None if fields["question"][0] or answer_field else find_benchmark(records, path.name)
+        question_field = "prompt"  # TRL's conversations; other columns may hold the question as well
+    benchmark = None if question_field or answer_field else find_benchmark(records, path.name)
     if benchmark:
         records = _read_benchmark(path, benchmark, records, seed, errors)
     if errors and not any(records):
         raise join_errors(errors)
     filled = {name for record in records for name, value in record.items() if value is not None}
     names = {}
-    for wanted, (chosen, usual) in fields.items():
-        candidates = [chosen] if chosen else usual
+    for wanted, chosen in zip(FIELDS, (question_field, answer_field, title_field), strict=True):
+        candidates = [chosen] if chosen else FIELDS[wanted]
         names[wanted] = next((name for name in candidates if name in filled), None)
         if names[wanted] is None and (chosen or wanted == "question"):
             what, columns = f"{path}: there is no column {chosen or 'for the question'}", list(records[0])

@@ -85,7 +85,8 @@ def lines_of(told: Json) -> Iterator[str]:
     yield "\nthe answers of the step, by the norm of their part"
     yield f"{'row':>8} {'answer':>6} {'reward':>7} {'adv.':>6} {'tokens':>6} {'norm':>8} {'share':>7}  outcome"
     for answer in told["answers"][:MAX_ANSWERS]:
-        reward, advantage = _number(answer["reward"], ".2f"), _number(answer["advantage"], "+z.2f")
+        reward = _number(answer["reward"], ".2f")
+        advantage = _number(answer["advantage"], "+z.2f")
         grades = f"{answer['row']:8} {answer['answer']:6} {reward:>7} {advantage:>6}"
         sizes = f"{answer['num_tokens']:6} {answer['norm']:8.1e} {answer['share']:+z7.1%}"
         yield f"{grades} {sizes}  {in_words(answer['outcome'] or '')}"
@@ -94,7 +95,8 @@ def lines_of(told: Json) -> Iterator[str]:
     yield ""
     yield from textwrap.wrap(f"row {told['row']}: {escape(told['question'])}", WIDTH)
     for answer in told["shown"]:
-        reward, advantage = _number(answer["reward"], ".2f"), _number(answer["advantage"], "+z.2f")
+        reward = _number(answer["reward"], ".2f")
+        advantage = _number(answer["advantage"], "+z.2f")
         outcome = f" ({in_words(answer['outcome'])})" if answer["outcome"] else ""
         grades = f"reward {reward}{outcome}, advantage {advantage}, share {answer['share']:+.1%}"
         yield f"\nanswer {answer['answer']}: {grades}"

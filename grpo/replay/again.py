@@ -73,7 +73,10 @@ class Remembered(Scorer):
     """
 
     def __init__(self, config: TrainConfig, answers: Callable[[int], list[Answer]], make: Callable[[], Scorer]):
-        rewards = [_ungraded(name) for name in expand(config.reward_funcs)]
+        rewards = []
+        for name in expand(config.reward_funcs):
+            known = built_in(name)  # of it nothing else is needed: it grades nothing
+            rewards.append(Reward(short_name(name), needs=known.needs, checks_every_answer=known.checks_every_answer))
         super().__init__(rewards, config.reward_weights)
         self.answers, self.make, self.grader = answers, make, None
         self.known: dict[Group, list[dict[str, Score]]] = {}
@@ -105,12 +108,6 @@ class Remembered(Scorer):
         super().close()
         if self.grader:
             self.grader.close()
-
-
-def _ungraded(name: str) -> Reward:
-    """Return a reward that grades nothing."""
-    known = built_in(name)
-    return Reward(short_name(name), needs=known.needs, checks_every_answer=known.checks_every_answer)
 
 
 def find_group(answers: Sequence[Answer], group: Group) -> list[Answer]:

@@ -47,11 +47,11 @@ def test_a_step_is_made_again_bit_for_bit_and_its_parts_add_up(tmp_path, chat_ch
     assert sum(seen.share for seen in found.look.answers) == pytest.approx(1, abs=1e-5)
     for seen in found.look.shown:
         assert sum(token["share"] for token in seen.tokens) == pytest.approx(seen.share, abs=1e-5)
-        assert [token["id"] for token in seen.tokens] == seen.completion.ids
+        assert [token["id"] for token in seen.tokens] in (seen.completion.ids, [])  # without a signal, none is trained
         left = seen.completion.text
         for token in seen.tokens:
             left = left.removeprefix(token["text"])
-        assert not left
+        assert not (left and seen.tokens)
 
 
 def test_micro_batches_are_those_of_the_run_whatever_memory_is_free(tmp_path, chat_checkpoint, monkeypatch):
@@ -214,7 +214,7 @@ def test_what_differs_is_told_and_ends_in_exit_code_1(tmp_path, chat_checkpoint,
     assert "15 of 16 recorded answers" in told and "answer 2: from token 3 on it was" in told
     lines[5]["ids"][2] -= 1
     names = "reward advantage prompt question answer finish_reason num_tokens title rewards more".split()
-    changes = dict.fromkeys(names, 5.0)
+    changes = dict.fromkeys(names, 5.0) | {"rewards": {"another": 1.0}}
     changed = [line | {name: value} for line, (name, value) in zip(lines, changes.items(), strict=False)]
     write_rows(folder / "completions" / "step-000004.jsonl", changed + lines[len(changed) :])
     assert main([str(folder), "4"]) == 1
