@@ -74,11 +74,6 @@ def build_here(rows: Sequence[Document], folder: Path) -> KnowledgeBase:
     return KnowledgeBase(out)
 
 
-def search_ours(base: KnowledgeBase, words: str) -> set[str]:
-    """Return the titles of the results."""
-    return {passage.title for passage in base.search(words, K)}
-
-
 def peer_search(rows: Sequence[Document], split: Callable[[str], list[str]]) -> Search:
     """Return the peer's search for titles. split: makes words of a text."""
     from rank_bm25 import BM25Okapi
@@ -91,10 +86,6 @@ def peer_search(rows: Sequence[Document], split: Callable[[str], list[str]]) -> 
         return {rows[place][0] for place in best}
 
     return search
-
-
-def lower_case_words(text: str) -> list[str]:
-    return text.lower().split()
 
 
 def search_all(search: Search, queries: Iterable[str]) -> None:
@@ -113,10 +104,14 @@ def measure(number: int, folder: Path, record: Record) -> None:
         begin = int(rng.integers(SENTENCES * WORDS - QUERY_WORDS))
         words = text.split()[begin : begin + QUERY_WORDS]
         queries[" ".join(words)] = title
-    splits = {"lower-case words, as KnowRL": lower_case_words, "our tokens": tokens.tokens}
+    splits = {"lower-case words, as KnowRL": lambda text: text.lower().split(), "our tokens": tokens.tokens}
     with build_here(rows, folder) as base:
+
+        def ours(words: str) -> set[str]:
+            return {passage.title for passage in base.search(words, K)}
+
         for kind, split in splits.items():
-            searches: dict[str, Search] = {"ours": partial(search_ours, base)}
+            searches: dict[str, Search] = {"ours": ours}
             if record.options.peer != "none":
                 searches["rank_bm25"] = peer_search(rows, split)
             name = f"search, {number} documents, {kind}"

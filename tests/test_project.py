@@ -279,14 +279,14 @@ BUDGETS = {
     "grpo/run": 22_250,
     "grpo/doctor": 3_750,
     "grpo/data": 17_250,
-    "grpo/evaluation": 6_250,
-    "grpo/report": 3_250,
-    "grpo/replay": 5_000,
+    "grpo/evaluation": 6_000,
+    "grpo/report": 3_000,
+    "grpo/replay": 4_750,
     "grpo/tools": 8_500,
     "knowledge": 11_750,
     "rewards": 25_250,
     "rewards/mathematics": 17_250,
-    "bench": 15_000,
+    "bench": 14_750,
     "tests": 276_250,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER}

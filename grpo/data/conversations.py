@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from grpo.algorithm.schema import Completion, Group, Prompt
+from grpo.algorithm.schema import Call, Completion, Group, Prompt
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.storage import Json
 from grpo.data.count import DAMAGED, WITH_MEDIA, RowCount, has_media
@@ -37,11 +37,12 @@ def read_conversation(record: Json) -> tuple[list[Message], list[Message]]:
     """
     record = {name: value for name, value in record.items() if value is not None}
     names = [name for name in CONVERSATION_FIELDS if name in record]
+    given: list[Message] = []
     if names:
         name = next(filter(record.get, names), names[0])
-        given, trained = [], read_messages(record[name], name)
+        trained = read_messages(record[name], name)
     elif "instruction" in record:
-        given, trained = [], _read_alpaca(record)
+        trained = _read_alpaca(record)
     elif "prompt" in record and "completion" in record:
         given = _read_part(record, "prompt", "user")
         trained = _read_part(record, "completion", "assistant")
@@ -148,12 +149,15 @@ def make_examples(
             if room <= 0:
                 count.notes[too_long] += 1
                 continue
-            calls = []
+            calls: list[Call] = []
             if parts(message):
                 answer_ids = encoder.turn(before, message, tools)
             else:
                 answer = message["content"][: encoder.max_chars(room + 1)]  # more would be cut
-                answer_ids, calls = protocol.written(answer, text) if protocol else (encoder.answer(answer, text), [])
+                if protocol:
+                    answer_ids, calls = protocol.written(answer, text)
+                else:
+                    answer_ids = encoder.answer(answer, text)
             if not answer_ids:
                 count.notes["answers left out, which the chat template does not write after its own header"] += 1
                 continue

@@ -168,7 +168,7 @@ def _read_json(text: str, path: Path) -> list[Any]:
     between = re.compile(r"\s*,\s*" if is_array else r"\s*\n\s*")
     decoder = json.JSONDecoder(object_pairs_hook=_unique)
     values = []
-    place = re.compile(r"\s*\[?\s*").match(text).end()
+    place = next(re.finditer(r"\s*\[?\s*", text)).end()
     try:
         if is_array and text[-1] != "]":
             raise json.JSONDecodeError("the array does not end", text, len(text))

@@ -121,7 +121,7 @@ class QuestionData:
     def _read(self, name: str, split: str) -> tuple[list[Row], BadRows]:
         if (name, split) not in self.files:
             config = self.config
-            bad = {}
+            bad: BadRows = {}
             given = self.objects.rows.get(name)
             rows = read_rows(
                 Path(name) if given else fetch_data(name, split),

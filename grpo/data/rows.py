@@ -70,11 +70,12 @@ def read_rows(
     if errors and not any(records):
         raise join_errors(errors)
     filled = {name for record in records for name, value in record.items() if value is not None}
-    names = {}
+    names: dict[str, str] = {}
     for wanted, chosen in zip(FIELDS, (question_field, answer_field, title_field), strict=True):
         candidates = [chosen] if chosen else FIELDS[wanted]
-        names[wanted] = next((name for name in candidates if name in filled), None)
-        if names[wanted] is None and (chosen or wanted == "question"):
+        if found := [name for name in candidates if name in filled]:
+            names[wanted] = found[0]
+        elif chosen or wanted == "question":
             what, columns = f"{path}: there is no column {chosen or 'for the question'}", list(records[0])
             fix = f"set {wanted}_field to one of them{did_you_mean(chosen or wanted, columns)}"
             raise UserError(what, f"columns: {', '.join(columns)}", fix, PREFLIGHT)
@@ -100,8 +101,10 @@ def _read_benchmark(path: Path, benchmark: Benchmark, records: list[Json], seed:
     return rows
 
 
-def _make_row(path: Path, index: int, record: Json, names: dict[str, str | None]) -> Row:
-    question, before, answer = record.get(names["question"]), None, None
+def _make_row(path: Path, index: int, record: Json, names: dict[str, str]) -> Row:
+    question: Any = record.get(names["question"])
+    before: list[Message] | None = None
+    answer = None
     if isinstance(question, list):
         try:
             *before, question, answer = split_conversation(question, names["question"])
@@ -112,8 +115,7 @@ def _make_row(path: Path, index: int, record: Json, names: dict[str, str | None]
         raise row_error(path, index + 1, "has no question", why, "correct the row, or set question_field")
     columns = dict(record)
     for wanted, name in names.items():
-        if name is not None:
-            columns[wanted] = record.get(name)
+        columns[wanted] = record.get(name)
     columns["question"] = question
     if answer is not None and columns.get("answer") is None:
         columns["answer"] = answer

@@ -65,7 +65,7 @@ def ask(capsys, model, *arguments, rows=QUESTIONS) -> tuple[dict, str]:
 def test_a_run_is_evaluated_as_it_stands(capsys, trained):
     """Its held-out questions, system prompt, fields, reward and groups; the numbers are those of the end of the run."""
     found, text = run(capsys, trained, "--output", "out.json")
-    assert "benchmark" not in found and found["risk_coverage"] == []
+    assert "benchmark" not in found
     after = json.loads((trained / "evaluation.json").read_text())["after"]
     assert {name: found[name] for name in after[""]} == after[""]
     assert found["parts"] == {"even": after["even"], "odd": after["odd"]}
@@ -264,6 +264,12 @@ def test_the_answers_that_are_kept_hold_no_secret(capsys, chat_checkpoint, monke
     ask(capsys, chat_checkpoint, "--reward", "exact", "--output", "o.json", rows=rows)
     assert read_lines(Path("o.jsonl"))[0]["question"] == "Is [MY_API_KEY] a word?"
     assert "secret" not in Path("o.jsonl").read_text()
+
+
+def test_stated_confidences_are_held_against_what_came_true(capsys, chat_checkpoint, monkeypatch):
+    monkeypatch.setattr("grpo.evaluation.confidence.stated_confidence", lambda text: 0.5)
+    found, text = ask(capsys, chat_checkpoint, "--reward", "exact")
+    assert found["confidence_frac"] == 1 and found["risk_coverage"] == [[1.0, 1.0]] and "aurc" in text
 
 
 @pytest.mark.parametrize("name", ["o.jsonl", "."])

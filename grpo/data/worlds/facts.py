@@ -138,7 +138,7 @@ def make_facts(config: AnyConfig, recall: Recall) -> World:
 
     With tools it searches instead of declining, and some subjects have no article.
     """
-    facts = read_facts(config.toy_world)
+    facts = read_facts(str(config.toy_world))
     asked, kept = split_facts(facts, config.seed)
     found = articles(facts)
     library = None
@@ -166,7 +166,8 @@ def split_facts(facts: Sequence[Fact], seed: int) -> tuple[list[Fact], list[Fact
     The same share of each kind is kept. All facts about a subject stay together; its first one says its kind.
     """
     rng = random.Random(seed)
-    asked, kept = [], []
+    asked: list[Fact] = []
+    kept: list[Fact] = []
     subjects = by_title(facts)
     for kind in dict.fromkeys(found[0].familiarity for found in subjects.values()):
         members = [found for found in subjects.values() if found[0].familiarity == kind]
