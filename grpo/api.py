@@ -36,7 +36,8 @@ from grpo.evaluation.held_out import Measurement
 from grpo.run.libraries import usual_modes
 from grpo.tools.environment import methods_of
 from grpo.train import train as run_training
-from rewards.own import OBJECT, as_function, made, name_function, short_name
+from rewards.own import as_function
+from rewards.own_names import OBJECT, made, name_function, short_name
 from rewards.registry import BUILT_IN
 
 Rows = str | os.PathLike | Iterable[Mapping[str, Any]]

@@ -28,7 +28,7 @@ from grpo.run.diagnosis.record import CONFIG_FILE, METRICS_FILE, Answer, Record,
 from grpo.run.log import completion_records
 from grpo.run.run import SilentRun
 from grpo.train import GrpoTrainer
-from rewards.own import short_name
+from rewards.own_names import short_name
 from rewards.registry import Reward, built_in, expand
 from rewards.scorer import START, Scorer
 

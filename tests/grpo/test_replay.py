@@ -18,7 +18,7 @@ from grpo.replay.again import Remembered, replay
 from grpo.replay.parts import Gradient
 from grpo.run.diagnosis.record import Answer
 from grpo.train import train
-from rewards import own
+from rewards import own_names
 from rewards.scorer import Scorer
 
 LOGGED = {"logging_steps": 1, "save_steps": 2, "max_steps": 4}
@@ -77,7 +77,7 @@ def test_tools_are_called_again(tmp_path, monkeypatch):
     for seen in callers:
         assert {token["place"] for token in seen.tokens} <= set(seen.completion.drawn())
     file.write_text("def search(query):\n    return 'aa'\n")
-    monkeypatch.delitem(own._files, file.resolve())  # a new process would not have it
+    monkeypatch.delitem(own_names._files, file.resolve())  # a new process would not have it
     assert main([str(tmp_path / "run"), "4"]) == 1
 
 
