@@ -244,7 +244,7 @@ def _is_made(name: str, code: str) -> bool:
         return name.partition("/")[2] in COUNTS
     if "<" in name:
         return re.search(re.sub("<[a-z]+>", r"{[^}]+}", re.escape(name)), code) is not None
-    return f'"{name}"' in code or name == "step"
+    return re.search(rf'["\s]{re.escape(name)}["\s]', code) is not None
 
 
 def test_functions_keep_their_size():
