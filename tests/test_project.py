@@ -244,7 +244,7 @@ def _is_made(name: str, code: str) -> bool:
         return name.partition("/")[2] in COUNTS
     if "<" in name:
         return re.search(re.sub("<[a-z]+>", r"{[^}]+}", re.escape(name)), code) is not None
-    return f'"{name}"' in code or name == "step"
+    return re.search(rf'["\s]{re.escape(name)}["\s]', code) is not None
 
 
 def test_functions_keep_their_size():
@@ -263,21 +263,21 @@ def test_functions_keep_their_size():
 BUDGETS = {
     "grpo/algorithm": 11_000,
     "grpo/minimal.py": 2_500,
-    "grpo/engine": 42_250,
+    "grpo/engine": 42_750,
     "kernels": 14_250,
     "grpo": 19_500,
     "grpo/config": 9_500,
     "grpo/run": 22_250,
     "grpo/doctor": 3_750,
     "grpo/data": 17_250,
-    "grpo/evaluation": 6_250,
-    "grpo/report": 3_250,
-    "grpo/replay": 5_000,
+    "grpo/evaluation": 6_000,
+    "grpo/report": 3_000,
+    "grpo/replay": 4_750,
     "grpo/tools": 8_500,
     "knowledge": 11_750,
-    "rewards": 25_250,
+    "rewards": 25_000,
     "rewards/mathematics": 17_250,
-    "bench": 15_000,
+    "bench": 16_000,
     "tests": 276_250,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER}
