@@ -18,13 +18,12 @@ from grpo.run.messages import tolerated
 from grpo.run.run import Run
 from rewards.scorer import Scorer
 
-Measurement = Mapping[
-    str, Mapping[str, float | None]
-]  # "" (all questions) or a value of eval_group_field -> its summary
-LOGGED = (  # as eval/*
-    *("accuracy", "incorrect", "not_attempted", "incorrect_given_attempted", "supported_frac", "reward"),
-    *("mean_length", "unscored_frac", "searched_frac", "supported_facts", "refuted_facts"),
-)
+# "" (all questions) or a value of eval_group_field -> its summary
+Measurement = Mapping[str, Mapping[str, float | None]]
+LOGGED = """
+    accuracy incorrect not_attempted incorrect_given_attempted supported_frac reward mean_length unscored_frac
+    searched_frac supported_facts refuted_facts
+""".split()  # as eval/*
 
 
 class Evaluation:
@@ -53,7 +52,8 @@ class Evaluation:
         from grpo.evaluation.answers import generate_groups, split_into_parts  # now that there are questions
         from grpo.evaluation.measures import summary
 
-        ranks, replicas = self.run.ranks, self.run.ranks.replicas
+        ranks = self.run.ranks
+        replicas = ranks.replicas
         sampling = SamplingParams(self.config.max_completion_length, temperature=0.0)
         mine = self.prompts[replicas.rank :: replicas.world]
         groups = generate_groups(self.policy, self.sampler, mine, 1, sampling, self.config.seed)
