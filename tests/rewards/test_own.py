@@ -33,14 +33,8 @@ FILE = """
 import helper
 from dataclasses import dataclass
 
-calls = []
-
 def brevity(prompts, completions, **columns):
-    calls.append(len(completions))
     return [-float(len(text)) for text in completions]
-
-def counted(completions, **columns):
-    return [float(len(calls))] * len(completions)
 
 class Weighted:
     def __init__(self, weight=helper.WEIGHT):
@@ -98,12 +92,6 @@ def test_a_name_is_a_function_of_a_module_or_of_a_file(folder, name, wanted):
     (reward,) = build_rewards([name.replace("{folder}", str(folder))], {"reward_timeout_s": 5})
     assert of_each(graded(reward), "reward") == wanted
     assert reward.timeout_s == 5 and "/" not in reward.name
-
-
-def test_two_functions_of_a_file_share_what_it_holds(folder):
-    first, second = build_rewards(["./rewards.py:brevity", "rewards.py:counted"], {"reward_timeout_s": 5})
-    graded(first)
-    assert of_each(graded(second), "reward") == [1.0, 1.0]
 
 
 def test_metrics_name_a_file_without_its_folder(folder):
@@ -422,19 +410,6 @@ def test_whatever_a_function_raises_is_told_at_once(kind, error):
     with pytest.raises(KeyboardInterrupt if is_ctrl_c else UserError, match=None if is_ctrl_c else "mine:f failed"):
         graded(Reward("mine:f", function=function, timeout_s=PATIENCE_S))
     assert time.monotonic() - started < PATIENCE_S / 2
-
-
-class Hostile:
-    def __str__(self):
-        raise GeneratorExit
-
-    __float__ = __repr__ = __str__
-
-
-@pytest.mark.parametrize("value", [Hostile(), [Hostile(), 1.0]], ids=["value", "list"])
-def test_values_may_raise_whatever_is_asked_of_them(value):
-    with pytest.raises(UserError, match="mine:f"):
-        rewards_of(lambda completions, **columns: value)
 
 
 def test_a_decorated_function_is_taken_for_what_is_called():
