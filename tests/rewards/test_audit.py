@@ -222,22 +222,20 @@ def test_a_judge_is_asked_within_its_budget(world, is_fooled, capsys):
         assert main(["--calls", "0", *settings]) == PREFLIGHT  # nothing was tried
 
 
-@pytest.mark.parametrize(
-    ("settings", "form"),
-    [
-        (["reward_funcs=exact"], "{answer}"),
-        (["reward_funcs=math"], "{thought}\n\\boxed{{answer}}"),
-        (["reward_funcs=format,math"], "<think>{thought}</think>\n<answer>\\boxed{{answer}}</answer>"),
-        (["reward_funcs=truthrl"], "<think>{thought}</think>\n<answer>{answer}</answer>"),
-        (["reward_funcs=exact", "system_prompt=End with #### and the number."], "{thought}\n#### {answer}"),
-        (
-            ["reward_funcs=rlcr"],
-            "<think>{thought}</think>\n<answer>{answer}</answer>\n<confidence>{confidence}</confidence>",
-        ),
-    ],
-)
-def test_an_honest_answer_has_the_form_that_is_asked_for(settings, form):
-    assert asked_form(load_config(None, [*settings, "judge=offline"], is_run=False)[0]) == form
+FORMS = cells(r"""
+    exact | {answer} ¦ math | {thought}\n\boxed{{answer}}
+    truthrl | <think>{thought}</think>\n<answer>{answer}</answer>
+    format,math | <think>{thought}</think>\n<answer>\boxed{{answer}}</answer>
+    exact system_prompt=#### | {thought}\n#### {answer}
+    rlcr | <think>{thought}</think>\n<answer>{answer}</answer>\n<confidence>{confidence}</confidence>
+    """)
+
+
+@pytest.mark.parametrize("case", FORMS)
+def test_an_honest_answer_has_the_form_that_is_asked_for(case):
+    settings, form = case.split(" | ")
+    config, _ = load_config(None, [*f"reward_funcs={settings}".split(), "judge=offline"], is_run=False)
+    assert asked_form(config) == form
 
 
 def test_a_form_of_ones_own(world):

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 from asking import PATIENCE_S, at_any_pace
+from cells import cells
 from making import grade_groups, make_answers, of_each
 
 from grpo.algorithm.schema import Score, TrainerState
@@ -77,20 +78,17 @@ def rewards_of(function, **options) -> list:
 # --- names --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [
-        ("./rewards.py:brevity", [-1.0, -3.0]),
-        ("rewards.py:heavy", [10.0, 30.0]),
-        ("rewards.py:Weighted", [2.0, 6.0]),
-        ("rewards.py:Weighted.static", [7.0, 7.0]),
-        ("{folder}/rewards.py:brevity", [-1.0, -3.0]),
-        ("of_mine:f", [3.0, 3.0]),
-    ],
-)
-def test_a_name_is_a_function_of_a_module_or_of_a_file(folder, name, wanted):
-    (reward,) = build_rewards([name.replace("{folder}", str(folder))], {"reward_timeout_s": 5})
-    assert of_each(graded(reward), "reward") == wanted
+NAMES = cells("""
+    ./rewards.py:brevity | -1 -3 ¦ rewards.py:heavy | 10 30 ¦ rewards.py:Weighted | 2 6 ¦ of_mine:f | 3 3
+    rewards.py:Weighted.static | 7 7 ¦ {folder}/rewards.py:brevity | -1 -3
+    """)
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_a_name_is_a_function_of_a_module_or_of_a_file(folder, case):
+    name, wanted = case.replace("{folder}", str(folder)).split(" | ")
+    (reward,) = build_rewards([name], {"reward_timeout_s": 5})
+    assert of_each(graded(reward), "reward") == list(map(float, wanted.split()))
     assert reward.timeout_s == 5 and "/" not in reward.name
 
 
@@ -102,18 +100,16 @@ def test_metrics_name_a_file_without_its_folder(folder):
         build_rewards(["./rewards.py:brevity", "other/rewards.py:brevity"], {"reward_timeout_s": 5})
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "why"),
-    [
-        ("./absent.py:f", "", "FileNotFoundError"),
-        ("./mine.py:f", "def f(:", "mine.py:1"),
-        ("./mine.py:f", "x = 1\nimport numpyy", "mine.py:2"),
-        ("./mine.py:f", "import sys\nsys.exit(0)", "SystemExit: 0 ({folder}/mine.py:2"),
-        ("absent_module:f", "", "No module named"),
-        ("rewards:f", "", "no attribute 'f'"),
-    ],
-)
-def test_what_cannot_be_imported_is_refused_with_its_place(tmp_path, monkeypatch, name, text, why):
+BROKEN = cells(r"""
+    ./absent.py:f | | FileNotFoundError ¦ ./mine.py:f | def f(: | mine.py:1 ¦ absent_module:f | | No module named
+    ./mine.py:f | x = 1\nimport numpyy | mine.py:2 ¦ rewards:f | | no attribute 'f'
+    ./mine.py:f | import sys\nsys.exit(0) | SystemExit: 0 ({folder}/mine.py:2
+    """)
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_cannot_be_imported_is_refused_with_its_place(tmp_path, monkeypatch, case):
+    name, text, why = map(str.strip, case.split("|"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(text)
     for _ in range(2):  # each time
