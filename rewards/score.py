@@ -35,9 +35,7 @@ from grpo.config.options import TrainConfig
 from grpo.data.files import BadRows, join_errors, noting, read_records
 from grpo.data.messages import CONVERSATION_FIELDS
 from grpo.data.rows import (
-    ANSWER_FIELDS,
-    QUESTION_FIELDS,
-    TITLE_FIELDS,
+    FIELDS,
     USERS_TURN,
     check_answer,
     comparing,
@@ -116,7 +114,7 @@ def _group(number: int, row: dict[str, Any], encode: Encode) -> Group:
                 *messages, question, _ = split_conversation(row[name], name)
             columns["question"] = question  # as in training
             messages.append({"role": "user", "content": question})
-    for name, fields in (("question", QUESTION_FIELDS), ("answer", ANSWER_FIELDS), ("title", TITLE_FIELDS)):
+    for name, fields in FIELDS.items():
         found = [row[field] for field in fields if field in row]
         columns.setdefault(name, found[0] if found else None)
     asked = given if isinstance(given, str) else str(columns["question"] or "")
