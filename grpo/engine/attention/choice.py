@@ -180,11 +180,6 @@ def would_use_flash(model: "Decoder") -> bool:
 def packed_attention(model: "Decoder", layout: Layout) -> MicroBatchAttention:
     """Make the attention of `model` for one micro-batch."""
     heads = Heads.of(model)
-    plain: MicroBatchAttention
-    if flash_problem(heads):
-        plain = PackedAttention(layout, heads.dtype, heads.device)
-    else:
-        plain = FlashPackedAttention(layout, heads.device)
-    if model.special is None:
-        return plain
-    return SpecialPackedAttention(layout, heads.dtype, heads.device, plain, model.special)
+    padding = layout, heads.dtype, heads.device
+    plain = PackedAttention(*padding) if flash_problem(heads) else FlashPackedAttention(layout, heads.device)
+    return plain if model.special is None else SpecialPackedAttention(plain, model.special, *padding)

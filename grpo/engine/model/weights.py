@@ -1,6 +1,7 @@
 """Checkpoints in Hugging Face's layout, in and out: safetensors only (one file, or several with an index)."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
-from torch import nn
+from torch._subclasses import FakeTensorMode
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.progress import counted, counting
@@ -19,7 +20,15 @@ from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import EMBEDDING, Decoder
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.transformers_model import TransformersModel, linears_of, probed_by_transformers, read_net
+from grpo.engine.model.transformers_model import (
+    ANOTHER,
+    BROKEN,
+    TransformersModel,
+    linears_of,
+    probed_by_transformers,
+    read_net,
+    weight_of,
+)
 from grpo.engine.model.weight import master_dtype
 from grpo.engine.parallel.shard import Shard, Split
 from grpo.engine.parallel.shared_decoder import make_decoder
@@ -111,21 +120,24 @@ def _load_transformers_model(
     folder: Path, config: ModelConfig, build: Build, adapter: "Adapter | None"
 ) -> TransformersModel:
     """Load a checkpoint with transformers: `load_decoder` for a model that its modules compute."""
-    if torch.device(build.device).type == "meta":
-        return TransformersModel(config, build)
-    kinds = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError)
-    with explained(kinds, f"transformers cannot load {folder}", "use another checkpoint"):
-        net, problems = read_net(folder, build.dtype, build.device)
+    is_meta = torch.device(build.device).type == "meta"
+    device = "cpu" if is_meta else build.device
+    shapes_alone = FakeTensorMode() if is_meta else nullcontext()
+    with explained(BROKEN, f"transformers cannot load {folder}", "use another checkpoint"), shapes_alone:
+        headers = read_tensors(folder) if is_meta else ()
+        state = {name: torch.empty(stored.get_shape(), dtype=build.dtype) for name, stored in headers}
+        net, problems = read_net(folder, build.dtype, device, state or None)
     if problems:
         raise _do_not_fit(folder, problems)
-    weights = {}
-    for name, layer in linears_of(net, config.num_layers).items():
-        weights[name] = layer.weight if isinstance(layer, nn.Linear) else layer.weight.T
     if adapter:
+        weights = {name: weight_of(layer) for name, layer in linears_of(net).items()}
         adapter.check_shapes({name: weight.shape for name, weight in weights.items()})
+    if is_meta:
+        return TransformersModel(config, build)
+    if adapter:
         for name, pair in adapter.pairs.items():
             weights[name].copy_(_with_adapter(name, weights[name], pair, build, None))
-    with explained(kinds, f"{config.family} cannot be computed here", "use a family of README's list"):
+    with explained(BROKEN, f"{config.family} cannot be computed here", ANOTHER):
         expected = probed_by_transformers(net, config, build.device)
         model = TransformersModel(config, build, net)
     model.expected = expected
