@@ -59,37 +59,20 @@ FAMILIES = """
 """.split()
 CPU = torch.device("cpu")
 SPARSE = {"gpt_oss", "granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"}
-SHAPE = {
-    "vocab_size": 96,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 256,
-    "sliding_window": 6,
-    "pad_token_id": None,
-    "bos_token_id": None,
-    "eos_token_id": 2,
-    "moe_intermediate_size": 32,
-    "moe_num_experts": 4,
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_k": 2,
-    "shared_expert_intermediate_size": 32,
-    "ffn_dim": 48,
-    "word_embed_proj_dim": 32,
-    "n_embd": 32,
-    "n_layer": 4,
-    "n_head": 4,
-    "n_positions": 256,
-    "hidden_size_per_layer_input": 16,
-    "vocab_size_per_layer_input": 96,
-    "num_kv_shared_layers": 0,
-    "laurel_rank": 8,
+SIZES = {
+    0: "num_kv_shared_layers",
+    2: "num_key_value_heads num_experts_per_tok moe_k eos_token_id",
+    4: "num_hidden_layers n_layer num_attention_heads n_head num_experts moe_num_experts num_local_experts",
+    6: "sliding_window",
+    8: "head_dim laurel_rank",
+    16: "hidden_size_per_layer_input",
+    32: "hidden_size n_embd word_embed_proj_dim moe_intermediate_size shared_expert_intermediate_size",
+    48: "intermediate_size ffn_dim",
+    96: "vocab_size vocab_size_per_layer_input",
+    256: "max_position_embeddings n_positions",
+    None: "pad_token_id bos_token_id",
 }
+SHAPE = {name: size for size, names in SIZES.items() for name in names.split()}
 
 
 def write_tiny(folder: Path, family: str) -> Path:
@@ -220,22 +203,12 @@ def test_three_steps_are_those_of_the_hand_written_decoder(tmp_path, exact, monk
             assert error <= 1e-9 * moved, (name, moved, error)
 
 
-def configure(folder: Path, checkpoint: Path, **keys) -> list[str]:
+def configure(folder: Path, checkpoint: Path, more: str = "max_steps=2") -> list[str]:
     rows = write_rows(folder / "rows.jsonl", [{"question": f"{number} + 1", "answer": "1"} for number in range(12)])
-    given = {
-        "model_name_or_path": checkpoint,
-        "dataset_id_or_path": rows,
-        "output_dir": folder / "run",
-        "reward_funcs": "reward_functions:early_letters",
-        "num_generations": 2,
-        "per_device_train_batch_size": 4,
-        "max_completion_length": 6,
-        "max_steps": 2,
-        "learning_rate": 1e-2,
-        "report_to": "none",
-        "disable_tqdm": "true",
-    }
-    return [f"{name}={value}" for name, value in (given | keys).items()]
+    keys = f"model_name_or_path={checkpoint} dataset_id_or_path={rows} output_dir={folder / 'run'} {more}"
+    keys += " reward_funcs=reward_functions:early_letters num_generations=2 per_device_train_batch_size=4"
+    keys += " max_completion_length=6 learning_rate=1e-2 report_to=none disable_tqdm=true"
+    return keys.split()
 
 
 def write_chat(folder: Path, family: str, template: str) -> Path:
@@ -267,22 +240,22 @@ def test_a_chat_has_the_familys_system_prompt_its_switch_for_thoughts_and_its_en
         prompts.append(policy.tokenizer.decode(ids[0]))
         assert chat.fit(asked).ids == tuple(ids[0].tolist())
         theirs = AutoModelForCausalLM.from_pretrained(folder).generate(ids, max_new_tokens=8, do_sample=False)
-        assert chat.answer(asked) == policy.decode(theirs[0, ids.shape[1] :])
+        ((answer,),) = chat.sampler.sample(ids.tolist(), 1, chat.sampling, [0])
+        assert answer.ids == theirs[0, ids.shape[1] :].tolist()
         assert policy.eos_ids == (2, 7) and policy.model.config.vocab_size == 512 > len(policy.tokenizer)
     assert "I am SmolLM." in prompts[0] and prompts[1] == prompts[0] + "<think>\n\n"
 
 
-def test_a_run_resumes_bit_for_bit_and_its_exports_are_read_by_others(tmp_path, chat_phi3, capsys):
+def test_a_run_resumes_bit_for_bit_and_its_exports_are_read_by_others(tmp_path, chat_phi3):
     """A run of two steps, and one of a step with another after it; transformers and PEFT read what comes out."""
     peft = pytest.importorskip("peft")
-    for name in ("whole", "parts"):
+    parts = "max_steps=1 save_steps=1", "max_steps=2 resume_from_checkpoint=true"
+    adapters = []
+    for name, all_keys in (("whole", ["max_steps=2"]), ("parts", parts)):
         (tmp_path / name).mkdir()
-    run(*load_config(None, configure(tmp_path / "whole", chat_phi3)))
-    run(*load_config(None, configure(tmp_path / "parts", chat_phi3, max_steps=1, save_steps=1)))
-    run(*load_config(None, configure(tmp_path / "parts", chat_phi3, resume_from_checkpoint="true")))
-    adapters = [
-        load_file(tmp_path / name / "run" / "final" / "adapter_model.safetensors") for name in ("whole", "parts")
-    ]
+        for keys in all_keys:
+            run(*load_config(None, configure(tmp_path / name, chat_phi3, keys)))
+        adapters.append(load_file(tmp_path / name / "run" / "final" / "adapter_model.safetensors"))
     assert all(torch.equal(tensor, adapters[1][name]) for name, tensor in adapters[0].items())
     assert {name.split(".")[-3] for name in adapters[0]} == {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}
 
@@ -329,11 +302,10 @@ def test_other_arithmetic_is_refused(tmp_path, monkeypatch):
     refused(lambda: check_model(model), "differently here", "64 tokens")
 
 
-@pytest.mark.parametrize(
-    ("keys", "word"), [({"held": FORMATS["int8"]}, "base_weights"), ({"shard": Shard(0, 2)}, "tensor_parallel_size")]
-)
-def test_what_this_backend_does_not_have_is_refused(tmp_path, keys, word):
-    refused(lambda: load_decoder(write_tiny(tmp_path, "gemma"), build(torch.float32, **keys)), word, "transformers")
+def test_what_this_backend_does_not_have_is_refused(tmp_path):
+    folder = write_tiny(tmp_path, "gemma")
+    for key, how in (("base_weights", {"held": FORMATS["int8"]}), ("tensor_parallel_size", {"shard": Shard(0, 2)})):
+        refused(lambda how=how: load_decoder(folder, build(torch.float32, **how)), key, "transformers")
 
 
 @pytest.mark.parametrize("family", sorted(SPARSE))

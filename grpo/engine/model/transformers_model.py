@@ -110,6 +110,8 @@ class TransformersModel(Decoder):
         super().__init__(config, build)
         check_lora(build, config.num_layers, parts)
         self.net = net
+        if torch.device(build.device).type != "meta":
+            self.expected = probed_by_transformers(net, config.vocab_size, build.device)
         self.special = Special()
         text = net.config.get_text_config()
         self.cap: float | None = getattr(text, "final_logit_softcapping", None)
@@ -186,10 +188,10 @@ class TransformersModel(Decoder):
     def log_softmax_rows(self, logits_XV: Tensor, *settings: Any) -> tuple[Tensor, Tensor, Tensor | None]:
         """Normalise what the family makes of the logits. The slope is with respect to these."""
         finished_XV = self._finished(logits_XV)
+        bend_XV = 1 if self.cap is None else 1 - (finished_XV / self.cap) ** 2
         logp_X, entropy_X, slope_XV = super().log_softmax_rows(finished_XV, *settings)
         if slope_XV is not None and self.cap is not None:
-            bend_XV = 1 - (finished_XV / self.cap) ** 2
-            slope_XV = slope_XV * bend_XV.to(slope_XV.dtype)
+            slope_XV = (slope_XV * bend_XV).to(slope_XV.dtype)
         return logp_X, entropy_X, slope_XV
 
     def _finished(self, logits_XV: Tensor) -> Tensor:
@@ -286,17 +288,11 @@ def skeleton(config: ModelConfig, dtype: torch.dtype) -> "PreTrainedModel":
     return net.eval()
 
 
-def read_net(
-    folder: Path, dtype: torch.dtype, device: torch.device | str, state: dict[str, Tensor] | None = None
-) -> tuple["PreTrainedModel", list[str]]:
-    """Load a checkpoint; return the model, and what its files do not have, or have and should not.
-
-    state: is read instead of the files' tensors, to compare names and shapes alone.
-    """
+def read_net(folder: Path, dtype: torch.dtype, device: torch.device | str) -> tuple["PreTrainedModel", list[str]]:
+    """Load a checkpoint; return the model, and what its files do not have, or have and should not."""
     experts = {"experts_implementation": "eager"} if dtype == torch.float64 else {}  # their kernels have no float64
     net, info = _auto().from_pretrained(
         folder,
-        state_dict=state,
         dtype=dtype,
         attn_implementation=OURS,
         use_safetensors=True,
@@ -304,14 +300,34 @@ def read_net(
         output_loading_info=True,
         **experts,
     )
+    problems = _misfits(info)
+    for name, tensor in net.state_dict().items():
+        if not torch.isfinite(tensor).all():
+            problems.append(f"{name} holds numbers that are not finite in {dtype}")
+    return net.eval().to(device), problems
+
+
+def read_headers(
+    config: ModelConfig, dtype: torch.dtype, state: dict[str, Tensor]
+) -> tuple["PreTrainedModel", list[str]]:
+    """Load names and shapes alone, by transformers' own steps: `read_net` without weights. state: on "meta"."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.modeling_utils import LoadStateDictConfig
+
+    net = skeleton(config, dtype)
+    names = get_model_conversion_mapping(net)
+    how = LoadStateDictConfig(device_map={"": "meta"}, dtype=dtype, weight_mapping=names)
+    info, _ = net._load_pretrained_model(net, state, None, how)
+    info = net._finalize_model_loading(net, how, info)
+    return net, _misfits(info.to_dict())
+
+
+def _misfits(info: dict[str, Any]) -> list[str]:
     problems = []
     for kind, names in info.items():
         what = kind.removesuffix("_keys")
         problems += [f"{what} {name}" for name in sorted(map(str, names))]
-    for name, tensor in net.state_dict().items() if state is None else ():
-        if not torch.isfinite(tensor).all():
-            problems.append(f"{name} holds numbers that are not finite in {dtype}")
-    return net.eval().to(device), problems
+    return problems
 
 
 def layers_of(net: "PreTrainedModel") -> list[nn.Module]:
@@ -359,9 +375,9 @@ def probe_logps(logits_CV: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def probed_by_transformers(net: "PreTrainedModel", config: ModelConfig, device: torch.device | str) -> Tensor:
+def probed_by_transformers(net: "PreTrainedModel", vocab_size: int, device: torch.device | str) -> Tensor:
     """Return transformers' own `probe_logps`."""
-    row_2S = probe(config.vocab_size).to(device)
+    row_2S = probe(vocab_size).to(device)
     net.set_attn_implementation("eager")
     with narrow(net):
         logits_2SV = net(input_ids=row_2S, use_cache=False).logits

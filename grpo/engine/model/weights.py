@@ -1,7 +1,6 @@
 """Checkpoints in Hugging Face's layout, in and out: safetensors only (one file, or several with an index)."""
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
-from torch._subclasses import FakeTensorMode
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.progress import counted, counting
@@ -25,7 +23,7 @@ from grpo.engine.model.transformers_model import (
     BROKEN,
     TransformersModel,
     linears_of,
-    probed_by_transformers,
+    read_headers,
     read_net,
     weight_of,
 )
@@ -121,27 +119,21 @@ def _load_transformers_model(
 ) -> TransformersModel:
     """Load a checkpoint with transformers: `load_decoder` for a model that its modules compute."""
     is_meta = torch.device(build.device).type == "meta"
-    device = "cpu" if is_meta else build.device
-    shapes_alone = FakeTensorMode() if is_meta else nullcontext()
-    with explained(BROKEN, f"transformers cannot load {folder}", "use another checkpoint"), shapes_alone:
-        headers = read_tensors(folder) if is_meta else ()
-        state = {name: torch.empty(stored.get_shape(), dtype=build.dtype) for name, stored in headers}
-        net, problems = read_net(folder, build.dtype, device, state or None)
+    with explained(BROKEN, f"transformers cannot load {folder}", "use another checkpoint"):
+        if is_meta:
+            headers = {name: torch.empty(stored.get_shape(), device="meta") for name, stored in read_tensors(folder)}
+            net, problems = read_headers(config, build.dtype, headers)
+        else:
+            net, problems = read_net(folder, build.dtype, build.device)
     if problems:
         raise _do_not_fit(folder, problems)
     if adapter:
         weights = {name: weight_of(layer) for name, layer in linears_of(net).items()}
         adapter.check_shapes({name: weight.shape for name, weight in weights.items()})
-    if is_meta:
-        return TransformersModel(config, build)
-    if adapter:
-        for name, pair in adapter.pairs.items():
+        for name, pair in adapter.pairs.items() if not is_meta else ():
             weights[name].copy_(_with_adapter(name, weights[name], pair, build, None))
     with explained(BROKEN, f"{config.family} cannot be computed here", ANOTHER):
-        expected = probed_by_transformers(net, config, build.device)
-        model = TransformersModel(config, build, net)
-    model.expected = expected
-    return model
+        return TransformersModel(config, build, net)
 
 
 def _read_part(stored: Any, shard: Shard, split: Split | None) -> torch.Tensor:
