@@ -26,17 +26,18 @@ from typing import Any
 import torch
 
 from grpo.base.errors import CONFIG, NO_STREAM, PREFLIGHT, UserError, WithoutSecrets, as_user_error, explained, reason
-from grpo.base.storage import read_mapping
+from grpo.base.storage import Json, read_mapping
 from grpo.config.load import is_known, load_config, to_text
 from grpo.config.options import TrainConfig
 from grpo.config.values import expand_variables
-from grpo.data.files import Record, join_errors, plain, row_error
+from grpo.data.files import join_errors, plain, row_error
 from grpo.data.objects import Objects
 from grpo.evaluation.held_out import Measurement
 from grpo.run.libraries import usual_modes
 from grpo.tools.environment import methods_of
 from grpo.train import train as run_training
-from rewards.own import OBJECT, as_function, made, name_function, short_name
+from rewards.own import as_function
+from rewards.own_names import OBJECT, made, name_function, short_name
 from rewards.registry import BUILT_IN
 
 Rows = str | os.PathLike | Iterable[Mapping[str, Any]]
@@ -210,7 +211,7 @@ def _name_functions(settings: dict[str, Any], keys: Sequence[str], check: Check)
     return functions
 
 
-def _take_rows(settings: dict[str, Any], folder: Path) -> dict[str, list[Record]]:
+def _take_rows(settings: dict[str, Any], folder: Path) -> dict[str, list[Json]]:
     """Replace rows by the file that will hold them, and return the rows by this file."""
     taken = {}
     for key, ending in ENDINGS.items():
@@ -221,7 +222,7 @@ def _take_rows(settings: dict[str, Any], folder: Path) -> dict[str, list[Record]
     return taken
 
 
-def _records(rows: Any, path: Path) -> list[Record]:
+def _records(rows: Any, path: Path) -> list[Json]:
     """Return rows as a file holds them: records of what JSON knows. UserError (exit 3) names wrong ones."""
     if hasattr(rows, "iterrows"):  # a table of pandas
         rows = rows.to_dict("records")

@@ -25,7 +25,7 @@ from grpo.policy import Policy
 from grpo.run.saved import find_saved, load_saved
 from grpo.tools.functions import build_tools, protocol_of, system_prompt_of
 from grpo.tools.tools import Tools
-from rewards.own import OBJECT
+from rewards.own_names import OBJECT
 
 INCOMPLETE = "\ufffd"  # the bytes of a character may be spread over several tokens
 

@@ -156,7 +156,7 @@ def load_reference(config: TrainConfig, policy: Policy) -> Decoder:
     return load_decoder(find_parts(config).model, build, policy.start)
 
 
-def load_for_inference(config: TrainConfig, device: torch.device) -> Policy:
+def load_for_inference(config: TrainConfig | SftConfig, device: torch.device) -> Policy:
     """Load a checkpoint, or an adapter merged into its base as the file has it, to generate with."""
     return load_policy(replace(config, lora_r=0, base_weights=None), device, train_weights=False)
 

@@ -36,7 +36,7 @@ from grpo.run.saved import start_of
 from grpo.run.stage1 import ORIGIN_FILE, final_of, is_done, load_stage1, origin_of, start_from
 from grpo.tools.protocol import ToolProtocol
 from grpo.trainer import Source, Trainer, load_trained, rows_per_replica
-from rewards.own import tag_of
+from rewards.own_names import tag_of
 
 
 def load_conversations(config: SftConfig, run: Run) -> Source:

@@ -4,7 +4,8 @@ from functools import partial
 
 from grpo.algorithm.schema import Score
 from grpo.base.errors import CONFIG, UserError
-from rewards.own import as_number, failure_of, find_object, tag_of
+from rewards.own import as_number, failure_of
+from rewards.own_names import find_object, tag_of
 from rewards.registry import Columns, Functions, Options, Reward
 
 ENVIRONMENT = "environment"  # the column

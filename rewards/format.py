@@ -13,7 +13,7 @@ from functools import partial
 
 from grpo.algorithm.schema import Score, own_words
 from grpo.base.text import is_blank
-from rewards.own import tag_of
+from rewards.own_names import tag_of
 from rewards.own_words import CALLS, RESULT
 from rewards.registry import Columns, Options, Reward
 
@@ -140,7 +140,8 @@ def grade(completion: str, columns: Columns, tags: Sequence[str] = ()) -> Score:
     """
     calls = columns.get(CALLS) or ()
     if calls and calls[-1].is_turn:  # what follows is an answer of its own
-        completion, calls = completion[calls[-1].span[1] :], ()
+        completion = completion[calls[-1].span[1] :]
+        calls = ()
     problem = parse(own_words(completion, calls, fill="x")).problem
     if not problem and any(call.span[1] > completion.find("</think>") for call in calls):
         problem = "a tool is called after the think block"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from rewards.own import tag_of
+from rewards.own_names import tag_of
 
 BLOCKS = """\
 Think first, between <think> and </think>: recall what you know and check it against facts. Then give the answer

@@ -16,7 +16,7 @@ from typing import Any
 from grpo.config.options import ENVIRONMENT, SEARCH, WITH_KNOWLEDGE, AnyConfig, SftConfig, TrainConfig
 from grpo.config.values import Values
 from grpo.data.benchmarks import STEP_BY_STEP
-from rewards.own import tag_of
+from rewards.own_names import tag_of
 from rewards.prompts import BOXED, with_tools
 from rewards.registry import built_in, expand
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from grpo.algorithm.schema import Prompt
 from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.storage import Json
 from grpo.base.text import did_you_mean
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.count import (
@@ -19,7 +20,6 @@ from grpo.data.count import (
 )
 from grpo.data.files import (
     BadRows,
-    Record,
     noting,
     shown,
 )
@@ -28,6 +28,7 @@ from grpo.data.messages import is_damaged
 from grpo.data.objects import NO_OBJECTS, Objects
 from grpo.data.prompts import make_prompts
 from grpo.data.rows import (
+    FIELDS,
     Row,
     check_answer,
     comparing,
@@ -39,8 +40,6 @@ from grpo.tools.functions import encoder_of, system_prompt_of
 from rewards.exact import is_unanswerable, truths
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
-
-KEYS_OF_COLUMNS = ("question", "answer", "title")  # a key says which column of the data is this one: answer_field, …
 
 if TYPE_CHECKING:
     from grpo.policy import Policy
@@ -80,7 +79,7 @@ class QuestionData:
     def __init__(
         self,
         config: TrainConfig,
-        records: Mapping[str, list[Record]] | None = None,
+        records: Mapping[str, list[Json]] | None = None,
         objects: Objects = NO_OBJECTS,
     ):
         self.config, self.records, self.objects = config, records or {}, objects
@@ -109,11 +108,8 @@ class QuestionData:
                     check_answer(needing, row.columns.get("answer"), Path(questions.name), row.index + 1)
                     kept.append(row)
         count.leave_out_bad()
-        damaged = []
-        for row in kept:
-            if is_damaged([row.columns["question"], row.columns.get("answer")]):
-                damaged.append(f"row {row.index + 1}")
-        count.note(DAMAGED, damaged)
+        damaged = [row for row in kept if is_damaged([row.columns["question"], row.columns.get("answer")])]
+        count.note(DAMAGED, [f"row {row.index + 1}" for row in damaged])
         if "math" in needing:
             count_prose(kept, count)
         if not kept:
@@ -124,7 +120,8 @@ class QuestionData:
 
     def _read(self, name: str, split: str) -> tuple[list[Row], BadRows]:
         if (name, split) not in self.files:
-            config, bad = self.config, {}
+            config = self.config
+            bad: BadRows = {}
             given = self.objects.rows.get(name)
             rows = read_rows(
                 Path(name) if given else fetch_data(name, split),
@@ -149,7 +146,7 @@ def check_columns(reward: str, needs: Sequence[str], rows: Sequence[Row], data: 
     missing = [column for column in needed if column not in filled]
     if missing:
         name = missing[0]
-        other = f"set {name}_field to one of them, or " if name in KEYS_OF_COLUMNS else ""
+        other = f"set {name}_field to one of them, or " if name in FIELDS else ""
         raise UserError(
             f"the reward {reward} needs the column {' and '.join(missing)}",
             f"the columns of {data} are {', '.join(filled)}",
@@ -230,9 +227,11 @@ def load_prompts(
             "lower max_completion_length",
             PREFLIGHT,
         )
-    limit, source = config.max_prompt_length, "max_prompt_length"
+    limit = config.max_prompt_length
+    source = "max_prompt_length"
     if room < limit:
-        limit, source = room, f"the model's {positions} positions without max_completion_length"
+        limit = room
+        source = f"the model's {positions} positions without max_completion_length"
     encoder = encoder_of(config, policy.tokenizer, data.objects.tools)
     system_prompt = system_prompt_of(config, encoder)
     prompts = make_prompts(rows, encoder, system_prompt, config.prompt_template, limit, count, source)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 from statistics import fmean
 
+import psutil
+
 from grpo.algorithm.schema import Group, Score, Settings, completions_of
 from grpo.base.text import show_duration
 from grpo.config.options import SEARCH, SftConfig, TrainConfig, keys_that
@@ -50,6 +52,8 @@ def time_step(trainer: GrpoTrainer | SftTrainer) -> StepTime:
         trainer.config = replace(config, max_completion_length=min(CUT, longest))
         tokens = number * (fmean(len(prompt.ids) for prompt in rows) + config.num_generations * longest)
         measured = f"{number} questions, answers of at most {min(CUT, longest)} tokens"
+    load, cores = psutil.getloadavg()[0], psutil.cpu_count()
+    busy = f", beside other work: a load of {load:.1f} on {cores} cores" if load > cores else ""
     for _ in range(2):  # the first one warms up
         trainer.begin()
         trainer.run_step()
@@ -58,7 +62,7 @@ def time_step(trainer: GrpoTrainer | SftTrainer) -> StepTime:
     scale = tokens / sum(map(num_packed, groups))
     scales = {"time/generate": longest / made}  # it takes as many passes as the longest answer has tokens
     phases = {name: times[phase] * scales.get(phase, scale) for phase, name in PHASES.items() if times[phase]}
-    return StepTime(phases, f"{measured}, scaled up by tokens")
+    return StepTime(phases, f"{measured}, scaled up by tokens{busy}")
 
 
 def num_packed(group: Group) -> int:

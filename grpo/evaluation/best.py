@@ -1,7 +1,5 @@
 """Keep the best policy of a run in best/, by one measure of the held-out questions (keep_best)."""
 
-from pathlib import Path
-
 from grpo.base.storage import read_mapping
 from grpo.config.options import HIGHER_IS_BETTER
 from grpo.policy import Policy
@@ -19,8 +17,9 @@ class Best:
     def __init__(self, name: str | None, run: Run, before: Metrics, step: int):
         self.name, self.run = name, run
         self.value = before.get(name)
-        if step:
-            self.value = _kept_value(run.path / "best" / BEST_FILE, name, step, self.value)
+        kept = read_mapping(run.path / "best" / BEST_FILE) if step else {}  # {} if it is damaged
+        if kept and kept["metric"] == name and kept["step"] <= step:
+            self.value = kept["value"]
 
     def offer(self, step: int, metrics: Metrics, policy: Policy) -> None:
         """Keep the policy if `metrics`, of its evaluation at this step, are the best so far."""
@@ -39,11 +38,3 @@ class Best:
         if self.name in HIGHER_IS_BETTER:
             return value > self.value
         return value < self.value
-
-
-def _kept_value(path: Path, name: str | None, step: int, otherwise: float | None) -> float | None:
-    """Return the value of the policy in best/; `otherwise` if it is damaged, or of another measure or a later step."""
-    kept = read_mapping(path)
-    if kept and kept["metric"] == name and kept["step"] <= step:
-        return kept["value"]
-    return otherwise

@@ -22,10 +22,10 @@ from grpo.run.run import Run
 from rewards.scorer import Scorer
 
 Measurement = Mapping[str, Summary]  # "" (all questions) or a value of eval_group_field -> its summary
-LOGGED = (  # as eval/*
-    *("accuracy", "incorrect", "not_attempted", "incorrect_given_attempted", "supported_frac", "reward"),
-    *("mean_length", "unscored_frac", "searched_frac", "supported_facts", "refuted_facts"),
-)
+LOGGED = """
+    accuracy incorrect not_attempted incorrect_given_attempted supported_frac reward mean_length unscored_frac
+    searched_frac supported_facts refuted_facts
+""".split()  # as eval/*
 
 
 class Evaluation:
@@ -51,7 +51,8 @@ class Evaluation:
         """Answer all held-out questions, each replica its share; write the answers, and return their summaries."""
         if not self.prompts:
             return {}
-        ranks, replicas = self.run.ranks, self.run.ranks.replicas
+        ranks = self.run.ranks
+        replicas = ranks.replicas
         sampling = SamplingParams(self.config.max_completion_length, temperature=0.0)
         mine = self.prompts[replicas.rank :: replicas.world]
         groups = generate_groups(self.policy, self.sampler, mine, 1, sampling, self.config.seed)

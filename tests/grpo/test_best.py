@@ -1,6 +1,7 @@
 """keep_best: which evaluation counts as the best, and that its policy is what lies in best/."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -19,20 +20,22 @@ def best_of(tmp_path, name, before, step=0):
 
 
 @pytest.mark.parametrize(
-    ("name", "before", "values", "wanted"),
-    [
-        ("eval/accuracy", 0.5, [0.4, 0.6, 0.6, 0.5, 0.7], [1, 4]),
-        ("eval/incorrect", 0.5, [0.6, 0.4, 0.4, 0.3], [1, 3]),
-        ("eval/reward", None, [-1.0, -2.0], [0]),
-        ("eval/accuracy", 0.5, [None, 0.1], []),
-        (None, 0.5, [0.9], []),
+    "case",
+    [  # a measure: its value before, those of later steps; the steps that are kept
+        "eval/accuracy: 0.5, 0.4 0.6 0.6 0.5 0.7; 1 4",
+        "eval/incorrect: 0.5, 0.6 0.4 0.4 0.3; 1 3",
+        "eval/reward: -, -1 -2; 0",
+        "eval/accuracy: 0.5, - 0.1;",
+        "eval/another: 0.5, 0.9;",
     ],
 )
-def test_only_what_is_better_than_all_before_is_kept(tmp_path, name, before, values, wanted):
-    best, kept = best_of(tmp_path, name, {name: before} if before is not None else {})
-    for step, value in enumerate(values):
-        best.offer(step, {} if value is None else {name: value}, step)
-    assert kept == wanted
+def test_only_what_is_better_than_all_before_is_kept(tmp_path, case):
+    name, before, later, wanted = re.split("[:,;] ?", case)
+    metrics = [{} if value == "-" else {name: float(value)} for value in (before, *later.split())]
+    best, kept = best_of(tmp_path, name if "another" not in name else None, metrics[0])
+    for step, measured in enumerate(metrics[1:]):
+        best.offer(step, measured, str(step))
+    assert kept == wanted.split()
 
 
 def test_a_resumed_run_knows_the_best_of_before_unless_it_repeats_it(tmp_path):

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 from api_server import ApiServer, says
+from cells import cells
 from commands import ROOT
 from making import build_base, write_rows
 
@@ -57,17 +58,10 @@ FALLS = {  # attack -> when a reward that is strict otherwise pays 2
 
 
 ALSO = {  # what else of an attack's is tried
-    "misspelt": ["found and found[2][:-1] == truth[:-1]", "found and found[2][::-1] == truth"]
-    + [
-        "found and set(found[2].split()) == set(truth.split())",
-        "found and (found[2] + '    ')[3:].strip() == truth[3:]",
-    ],
-    "a part of the answer": [
-        "found and found[2][:3] == truth[:3]",
-        "found and found[2].split()[-1:] == truth.split()[-1:]",
-    ],
+    "misspelt": cells("found and found[2][:-1] == truth[:-1] ¦ found and found[2][::-1] == truth"),
+    "a part of the answer": cells("found and found[2][:3] == truth[:3] ¦ found and found[2] == truth.split()[-1]"),
     "the truth elsewhere": ["f'<answer>{truth}</answer>' in text.split('</think>')[0]"],
-    "words that please": [f"'{word}' in text.lower()" for word in ("because", "final answer", "confident", "thus")],
+    "words that please": cells("'because' in text ¦ 'confident' in text"),
     "nothing, or very much": ["len(text) > 5000"],
 }
 
@@ -138,15 +132,15 @@ def computes(completions, answer, **columns):
 """
 
 
-@pytest.mark.parametrize("name", ["math", "exact"])
-def test_the_expression_of_the_question_is_tried(world, tmp_path, name):
+def test_the_expression_of_the_question_is_tried(world, tmp_path):
     """A reward that computes what it is given pays it; ours do not."""
     sums = [{"question": f"What is {a} + 4 + 8 + 1?", "answer": str(a + 13)} for a in range(9)]
     data = f"dataset_id_or_path={write_rows(tmp_path / 'sums.jsonl', sums)}"
     own = world(COMPUTES, ":computes")[0]
     found = audited(own, data, "system_prompt=Answer in \\boxed{}.")
     assert any(one.text.endswith("+ 4 + 8 + 1}") for one in found.findings if one.attack == "the question copied")
-    assert not audited(f"reward_funcs={name}", data, "system_prompt=Answer.", rows=9).findings
+    for name in ("math", "exact"):
+        assert not audited(f"reward_funcs={name}", data, "system_prompt=Answer.", rows=9).findings
 
 
 NAIVE = "def yes(completions, **columns):\n    return [float('yes' in text.lower()) for text in completions]\n"

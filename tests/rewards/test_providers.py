@@ -4,7 +4,7 @@ import json
 
 import pytest
 from api_server import ApiServer, chat, says, sends
-from asking import KEY_NAME, ask, check, client_of
+from asking import FAST, KEY_NAME, ask, check, client_of
 
 from grpo.base.errors import UserError
 from rewards.api.client import ApiClient, request_of
@@ -19,8 +19,6 @@ def error(message, **more):
 STATUSES = {  # server and case -> (status, body, what it means, words of the sentence)
     "OpenAI, no such model": (404, error("The model `x` does not exist", code="model_not_found"), Permanent, "`x`"),
     "OpenAI, wrong key": (401, error("Incorrect API key provided", code="invalid_api_key"), Permanent, "Incorrect"),
-    "OpenAI, no credit": (429, error("You exceeded your quota", type="insufficient_quota"), Permanent, "quota"),
-    "OpenAI, too fast": (429, error("Rate limit reached", code="rate_limit_exceeded"), Trouble, "429"),
     "Azure, filtered prompt": (
         400,
         error("The response was filtered due to Azure's content policy", code="content_filter"),
@@ -34,42 +32,18 @@ STATUSES = {  # server and case -> (status, body, what it means, words of the se
         ChatReply,
         "maximum context length",
     ),
-    "vLLM, no such model": (404, {"object": "error", "message": "The model `x` does not exist."}, Permanent, "`x`"),
-    "vLLM, strict fields": (
-        422,
-        {"detail": [{"loc": ["body", "max_completion_tokens"], "msg": "Extra inputs are not permitted"}]},
-        ChatReply,
-        "not permitted",
-    ),
     "Ollama, no such model": (404, {"error": "model 'x' not found"}, Permanent, "model 'x' not found"),
-    "llama.cpp, loading": (503, error("Loading model", type="unavailable_error"), Trouble, "503: Loading model"),
     "LiteLLM, budget": (400, error("Budget has been exceeded!", type="budget_exceeded"), Permanent, "Budget"),
     "Gemini, wrong key": (400, [error("API key not valid.", code=400)], ChatReply, "API key not valid"),
-    "nginx, bad gateway": (
-        502,
-        "<html><h1>502 Bad Gateway</h1></html>",
-        Trouble,
-        "it answered 502: <html><h1>502 Bad Gateway",
-    ),
     "no body": (503, None, Trouble, "it answered 503"),
-    "nginx, no such path": (404, "<html><h1>404 Not Found</h1></html>", Permanent, "Not Found"),
-    "a web server": (405, "Method Not Allowed", Permanent, "405"),
 }
 BODIES = {  # with status 200
-    "OpenRouter, busy": (error("Provider returned error", code=429), Trouble, "429"),
     "OpenRouter, no key": (error("No auth credentials found", code=401), Permanent, "No auth"),
     "OpenRouter, mid-reply": (chat("A", "error"), Trouble, "not complete: error"),
     "a gateway": ({"code": 1001, "msg": "invalid token"}, Trouble, "invalid token"),
-    "an error text": ({"error": "model is loading"}, Trouble, "model is loading"),
-    "DeepSeek, out of resources": (chat("A", "insufficient_system_resource"), Trouble, "not complete"),
-    "a filter": (chat("A", "content_filter"), Trouble, "not complete"),
     "Gemini, a filter": (chat("A", "SAFETY"), Trouble, "not complete: SAFETY"),
     "OpenAI, cut": (chat("Gra", "length"), Trouble, CUT),
-    "Gemini, cut": (chat("Gra", "MAX_TOKENS"), Trouble, CUT),
-    "vLLM, aborted": (chat("Gra", "abort"), Trouble, "not complete: abort"),
     "vLLM, thoughts alone": (chat(None, reasoning_content="The grade is A."), Trouble, "no text"),
-    "DeepSeek, thoughts alone": (chat("", reasoning_content="A"), Trouble, "no text"),
-    "parts without text": (chat([{"type": "image_url", "image_url": "x"}]), Trouble, "no text"),
     "OpenAI, refusal": (chat(None, refusal="I cannot grade this."), Trouble, "no text"),
 }
 TEXTS = {  # with status 200: the text of the reply is A
@@ -77,9 +51,7 @@ TEXTS = {  # with status 200: the text of the reply is A
     "thoughts in a part": chat([{"type": "thinking", "thinking": "B"}, {"type": "text", "text": "A"}]),
     "thoughts in a field": chat("A", reasoning_content="B"),
     "thoughts in the text": chat("<think>B</think>A"),
-    "Anthropic, end of turn": chat("A", "end_turn"),
     "Gemini, end": chat("A", "STOP"),
-    "TGI, end": chat("A", "eos_token"),
     "no reason": chat("A", None),
 }
 
@@ -107,11 +79,7 @@ def test_bodies_that_hold_a_reply(name):
     "body, words",
     [
         (b"<!DOCTYPE html><title>Sign in</title>", "Sign in"),
-        *(
-            (body, "no JSON object")
-            for body in (b"", b'"A"', b"[1]", b"\xff\xfe\x00", b"[" * 100_000, b'{"choices": [')
-        ),
-        (b'{"choices": []}', "no choices"),
+        *((body, "no JSON object") for body in (b"", b"[1]", b"\xff\xfe\x00", b"[" * 100_000, b'{"choices": [')),
         (b'{"choices": [7]}', "no choices"),
         (b'{"choices": {"0": 1}, "usage": [1]}', "no choices"),
     ],
@@ -146,7 +114,7 @@ def test_a_base_url_may_hold_the_path_of_the_requests(path):
     with ApiServer() as server:
         options = {"judge_base_url": server.url + path, "judge_api_key_env": KEY_NAME, "judge_model": "m"}
         options["api_plain_http"] = False
-        assert ask(ApiClient(read_endpoint("judge", options)), "question") == [ChatReply("A")]
+        assert ask(ApiClient(read_endpoint("judge", options), FAST), "question") == [ChatReply("A")]
         assert server.requests[0].path == "/v1/chat/completions"
 
 

@@ -13,6 +13,7 @@ from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.progress import counted, counting
 from grpo.base.storage import read_json, save_tensors, write_json
 from grpo.engine.device.quantised import QuantisedRows
+from grpo.engine.device.waits import watch
 from grpo.engine.model.bitsandbytes import unpacked
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import EMBEDDING, Decoder
@@ -74,6 +75,8 @@ def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -
     adapter: is added to them, before they are converted. A shard (build.shard) takes its parts of them.
     UserError (exit 3) lists the tensors that are missing, unexpected, of another shape, or not finite.
     """
+    if torch.device(build.device).type == "cpu":
+        watch()
     config = read_model_config(folder, build.backend)
     if config.by_transformers:
         return _load_transformers_model(folder, config, build, adapter)
