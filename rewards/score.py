@@ -35,9 +35,7 @@ from grpo.config.options import TrainConfig
 from grpo.data.files import BadRows, join_errors, noting, read_records
 from grpo.data.messages import CONVERSATION_FIELDS
 from grpo.data.rows import (
-    ANSWER_FIELDS,
-    QUESTION_FIELDS,
-    TITLE_FIELDS,
+    FIELDS,
     USERS_TURN,
     check_answer,
     comparing,
@@ -91,7 +89,7 @@ def score_rows(rows: list[dict[str, Any]], scorer: Scorer, encode: Encode, path:
         (completion,) = group.completions
         scores = completion.scores
         found = {
-            "predicted": predicted(row["completion"]),
+            "predicted": last_boxed(row["completion"]) or parse(row["completion"]).answer,
             "expected": group.prompt.columns["answer"],
             "rewards": {name: score.value for name, score in scores.items()},
             "reasons": {name: score.reason for name, score in scores.items()},
@@ -100,11 +98,6 @@ def score_rows(rows: list[dict[str, Any]], scorer: Scorer, encode: Encode, path:
         }
         scored.append(row | found)
     return scored
-
-
-def predicted(completion: str) -> str | None:
-    """Return what a completion gives as its answer: its last box, or else its answer block."""
-    return last_boxed(completion) or parse(completion).answer
 
 
 def _group(number: int, row: dict[str, Any], encode: Encode) -> Group:
@@ -121,7 +114,7 @@ def _group(number: int, row: dict[str, Any], encode: Encode) -> Group:
                 *messages, question, _ = split_conversation(row[name], name)
             columns["question"] = question  # as in training
             messages.append({"role": "user", "content": question})
-    for name, fields in (("question", QUESTION_FIELDS), ("answer", ANSWER_FIELDS), ("title", TITLE_FIELDS)):
+    for name, fields in FIELDS.items():
         found = [row[field] for field in fields if field in row]
         columns.setdefault(name, found[0] if found else None)
     asked = given if isinstance(given, str) else str(columns["question"] or "")
@@ -186,8 +179,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="reward settings of a training config")
     arguments = parser.parse_intermixed_args(argv)
     settings = [f"reward_funcs={arguments.reward}", *arguments.overrides]
-    config, _ = load_config(None, settings, is_run=False)
-    assert isinstance(config, TrainConfig)
+    config, _ = load_config(None, settings, TrainConfig, is_run=False)
     if arguments.output:
         check_output(arguments.output)
     rewards = build_rewards(config.reward_funcs, asdict(config))

@@ -84,8 +84,8 @@ class ModelConfig:
         from transformers import CONFIG_MAPPING
 
         family = str(raw.get("model_type"))
-        if family not in CONFIG_MAPPING:
-            raise _unsupported(f"no model of transformers has the model_type {family!r}")
+        if family not in FAMILIES:
+            _check_family(family, raw)
         raw = json.loads(json.dumps(raw), object_hook=_as_float)
         c = CONFIG_MAPPING[family].from_dict(deepcopy(raw)).get_text_config()
         by_transformers = backend == "transformers" or not _is_ours(family, c)
@@ -140,12 +140,20 @@ def _is_ours(family: str, c: "PreTrainedConfig") -> bool:
     return family in FAMILIES and c.hidden_act == "silu" and is_full
 
 
+def _check_family(family: str, raw: Json) -> None:
+    """Raise UserError (exit 3) if transformers has no causal language model of this model_type."""
+    from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING
+
+    if family not in CONFIG_MAPPING or CONFIG_MAPPING[family] not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        text = "save its text part, `language_model`, as a checkpoint of its own; else "
+        fix = f"{text * ('text_config' in raw)}use another checkpoint"
+        raise _unsupported(f"no causal language model of transformers has the model_type {family!r}", fix)
+
+
 def _check_cache(family: str, c: "PreTrainedConfig") -> None:
     """Raise UserError (exit 3) if the layers keep a state besides keys and values, which the cache has no place for."""
-    from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, DynamicCache
+    from transformers import DynamicCache
 
-    if CONFIG_MAPPING[family] not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise _unsupported(f"{family} is no causal language model")
     states = {type(layer).__name__ for layer in DynamicCache(config=c).layers} - PLAIN_STATES
     states |= set(getattr(c, "layer_types", None) or ()) - PLAIN_LAYERS
     if states:

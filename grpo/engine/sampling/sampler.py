@@ -52,15 +52,20 @@ class Calls(Protocol):
 
 
 class Tools(Protocol):
-    """The tools that completions may call (grpo/tools/tools.py). ends: the tokens with which a call may end."""
+    """The tools that completions may call (grpo/tools/tools.py)."""
 
-    ends: Sequence[int]
+    @property
+    def ends(self) -> Sequence[int]:
+        """Return the tokens with which a call may end."""
 
     def begin(self) -> Calls:
         """Return the calls of the completions that are generated now."""
 
     def reset(self, prompts: list[Prompt], num_generations: int, seeds: Sequence[int]) -> list[Prompt]:
         """Make an environment for each of the next completions; return the prompts with what these say first."""
+
+    def close(self) -> None:
+        """Free what the tools hold."""
 
 
 @dataclass
