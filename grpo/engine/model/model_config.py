@@ -111,7 +111,7 @@ class ModelConfig:
             max_positions=getattr(c, "max_position_embeddings", None) or 32768,
             tied_head=bool(c.tie_word_embeddings),
             qkv_bias=has_bias or family == "qwen2",
-            o_bias=has_bias and family != "qwen2",
+            o_bias=bool(getattr(c, "attention_out_bias", has_bias and family != "qwen2")),
             mlp_bias=bool(getattr(c, "mlp_bias", False)),
             qk_norm=family == "qwen3",
             by_transformers=by_transformers,
