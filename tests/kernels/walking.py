@@ -37,8 +37,8 @@ from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.flat import FlatParameters
 from grpo.engine.model.model_config import ModelConfig
+from grpo.engine.model.weights import make_decoder
 from grpo.engine.parallel.shard import ALONE, Shard
-from grpo.engine.parallel.shared_decoder import make_decoder
 from grpo.engine.sampling.cache import KVCache
 from grpo.engine.sampling.cuda_graph import DecodeGraphs
 from grpo.engine.sampling.decode_step import Slots
