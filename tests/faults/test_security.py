@@ -38,6 +38,22 @@ def leaks(child, folder: Path) -> list[str]:
     return found + [str(path) for path in folder.rglob("*") if path.is_file() and b"canary-" in path.read_bytes()]
 
 
+def test_no_output_of_a_run_holds_a_key(make_run, tmp_path):
+    """A whole run with TensorBoard, a cache and completions; the judge repeats its key in every failure."""
+    echo = fails(400, message=f"bad request with {CANARIES['OPENAI_API_KEY_JUDGE']} and {CANARIES['HF_TOKEN']}")
+    keys = {"reward_funcs": ["correctness"], "judge_model": "m", "max_unscored": 1.0, "report_to": ["tensorboard"]}
+    keys |= {"api_cache": str(tmp_path / "run" / "cache.db"), "num_completions_to_print": 4}
+    graded = says(lambda request: "AB"[len(request.text) % 2])
+    with ApiServer(*[says("A"), says("B"), echo] * 4, default=graded) as server:
+        run = make_run(judge_base_url=server.url, **keys)
+        child = run.resume(setup="talkative", **CANARIES)
+        sent = {request.headers["authorization"] for request in server.requests}
+    assert sent == {"Bearer canary-judge-7c1e"}
+    assert leaks(child, tmp_path) == []
+    assert "400" in "".join(path.read_text() for path in (run.folder / "completions").iterdir())
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) > 25
+
+
 def test_no_half_of_a_key_is_left_where_a_long_reply_is_cut(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY_JUDGE", CANARIES["OPENAI_API_KEY_JUDGE"])
     for length in range(MAX_EXCERPT_CHARS - 30, MAX_EXCERPT_CHARS):
@@ -70,8 +86,7 @@ def test_a_secret_does_not_get_into_the_configuration(make_run, tmp_path):
 
 def test_values_of_variables_that_the_configuration_names_are_secrets_whatever_their_name(make_run, tmp_path):
     """In system_prompt, which is in every prompt, in run_name, and as the judge's key; the last has the value of
-    another one as its beginning. The run has TensorBoard, a cache and completions, and the judge repeats keys in its
-    failures. What was written in the file stays in config.resolved.yaml, and the run resumes."""
+    another one as its beginning. What was written in the file stays in config.resolved.yaml, and the run resumes."""
     named = {
         "A_PLAIN_NAME": 'canary-plain "4b6f"\\',
         "TEAM": "canary-team-aa10",
@@ -91,13 +106,10 @@ def test_values_of_variables_that_the_configuration_names_are_secrets_whatever_t
         child = make_run("refused", judge_base_url=server.url, **keys).train(setup="talkative", **named, code=3)
     assert leaks(child, tmp_path) == []
     assert "-and-more" not in child.stderr
-    echo = fails(400, message=f"bad request with {named['JUDGES_LOGIN']} and {CANARIES['HF_TOKEN']}")
-    graded = says(lambda request: "AB"[len(request.text) % 2])
-    with ApiServer(*[says("A"), says("B"), echo] * 4, default=graded) as server:
-        run = make_run(judge_base_url=server.url, api_cache=str(tmp_path / "run" / "cache.db"), **keys)
-        child = run.resume("max_steps=2", setup="talkative", **CANARIES, **named)
-        assert leaks(child, tmp_path) == [] and len([path for path in tmp_path.rglob("*") if path.is_file()]) > 25
-        assert "400" in "".join(path.read_text() for path in (run.folder / "completions").iterdir())
+    with ApiServer(default=says("A")) as server:
+        run = make_run(judge_base_url=server.url, **keys)
+        child = run.train("max_steps=2", setup="talkative", **named)
+        assert leaks(child, tmp_path) == []
         assert {request.headers["authorization"] for request in server.requests} == {f"Bearer {named['JUDGES_LOGIN']}"}
         resolved = (run.folder / "config.resolved.yaml").read_text()
         assert "You are ${A_PLAIN_NAME}." in resolved
