@@ -2,18 +2,16 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from itertools import chain
 from statistics import fmean
 
 from grpo.base.storage import Json
 from grpo.base.text import in_words
-from grpo.report.plot import finite_points
+from grpo.report.plot import Points, finite_points
 from grpo.run.diagnosis.glossary import meaning
 from grpo.run.diagnosis.record import Record
-
-Points = Sequence[tuple[float, float]]
 
 CHARTS = {  # title -> metrics; * stands for any name
     "Reward": "reward",
