@@ -271,7 +271,7 @@ BUDGETS = {
     "grpo/doctor": 3_750,
     "grpo/data": 17_250,
     "grpo/evaluation": 6_000,
-    "grpo/report": 3_000,
+    "grpo/report": 2_750,
     "grpo/replay": 4_750,
     "grpo/tools": 8_500,
     "knowledge": 11_750,
