@@ -41,7 +41,10 @@ class Chat:
         template: str = "{question}",
         tools: Tools | None = None,
     ):
-        self.policy, self.sampling, self.seed, self.template = policy, sampling, seed, template
+        self.policy = policy
+        self.sampling = sampling
+        self.seed = seed
+        self.template = template
         self.encoder = tools.protocol.encoder if tools else ChatEncoder(policy.tokenizer)
         self.sampler = Sampler(policy.model, policy.eos_ids, tools=tools)
 

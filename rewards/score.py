@@ -89,7 +89,7 @@ def score_rows(rows: list[dict[str, Any]], scorer: Scorer, encode: Encode, path:
         (completion,) = group.completions
         scores = completion.scores
         found = {
-            "predicted": predicted(row["completion"]),
+            "predicted": last_boxed(row["completion"]) or parse(row["completion"]).answer,
             "expected": group.prompt.columns["answer"],
             "rewards": {name: score.value for name, score in scores.items()},
             "reasons": {name: score.reason for name, score in scores.items()},
@@ -98,11 +98,6 @@ def score_rows(rows: list[dict[str, Any]], scorer: Scorer, encode: Encode, path:
         }
         scored.append(row | found)
     return scored
-
-
-def predicted(completion: str) -> str | None:
-    """Return what a completion gives as its answer: its last box, or else its answer block."""
-    return last_boxed(completion) or parse(completion).answer
 
 
 def _group(number: int, row: dict[str, Any], encode: Encode) -> Group:
@@ -184,8 +179,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="reward settings of a training config")
     arguments = parser.parse_intermixed_args(argv)
     settings = [f"reward_funcs={arguments.reward}", *arguments.overrides]
-    config, _ = load_config(None, settings, is_run=False)
-    assert isinstance(config, TrainConfig)
+    config, _ = load_config(None, settings, TrainConfig, is_run=False)
     if arguments.output:
         check_output(arguments.output)
     rewards = build_rewards(config.reward_funcs, asdict(config))

@@ -41,17 +41,6 @@ def fetch_model(
     return _download(name_or_path, revision, kind, SMALL_FILES + WEIGHTS * weights)
 
 
-def find_model(name: str, near: Path) -> str:
-    """Return the model that a file in the folder `near` names: a hub id, or a folder's or GGUF file's absolute path.
-
-    A relative path is tried from the current folder first, then from `near` and from the folders above it.
-    """
-    for start in (Path(), near, *near.resolve().parents):
-        if (start / name).is_file() or (start / name / "config.json").is_file():
-            return str((start / name).resolve())
-    return name
-
-
 def fetch_data(name: str, split: str = "train", hint: str = "") -> Path:
     """Return the file or folder of a data set, which `files.read_records` reads.
 

@@ -160,7 +160,7 @@ def replay(path: str | Path, step: int, row: int | None = None, overrides: Seque
             trainer.restore()
         start = trainer.step
         while trainer.step < step:
-            trainer.train_step()
+            trainer.run_step()
         metrics, _ = trainer.summarise_step()
         if scorer.grader:
             run.say("some answers differ from those of completions/, or are not there: they were graded again")

@@ -183,15 +183,11 @@ class FactChecker(Resource):
 
     def _score(self, facts: Sequence[CheckedFact], repeated: set[int], found: Lookup) -> Score:
         """Value the verdicts on the facts of a text; those at the places `repeated` do not count."""
-        labels = []
-        explained = []
-        for place, fact in enumerate(facts):
-            explanation = f"{shortened(fact['fact'], MAX_FACT_CHARS)} → {fact['verdict']}"
-            if place in repeated:
-                explanation += ", said elsewhere"
-            else:
-                labels.append(fact["verdict"])
-            explained.append(explanation)
+        labels = [fact["verdict"] for place, fact in enumerate(facts) if place not in repeated]
+        explained = [
+            f"{shortened(fact['fact'], MAX_FACT_CHARS)} → {fact['verdict']}{', said elsewhere' * (place in repeated)}"
+            for place, fact in enumerate(facts)
+        ]
         counts: dict[str, int] = {label: labels.count(label) for label in LABELS}
         self._count({"texts": 1, "facts": len(labels), **counts})
         supported = counts["supported"]

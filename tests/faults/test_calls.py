@@ -36,15 +36,6 @@ def told(run):
     )
 
 
-def test_killed_at_a_paused_row_and_resumed_equals_undisturbed(make_calling):
-    run, whole = make_calling(), make_calling("whole")
-    whole.train()
-    assert sum(line["tools/call_frequency"] for line in whole.lines) > 1
-    run.train(FAILPOINT="call-paused:5", code=-SIGKILL)
-    run.resume()
-    assert run.equals(whole) and told(run) == told(whole)
-
-
 def test_an_environment_killed_in_the_middle_of_a_turn_goes_on_bit_for_bit(make_run, tmp_path):
     call = '<tool_call>\n{"name": "pay", "arguments": {"amount": 2}}\n</tool_call>'
     model = write_calling_checkpoint(tmp_path / "model", [call])

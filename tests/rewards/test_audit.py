@@ -195,15 +195,6 @@ def test_a_toy_world_that_is_not_made_yet_is_audited_and_leaves_nothing(tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_a_reward_gets_messages_where_the_data_holds_conversations(world, tmp_path):
-    turns = [[{"role": "user", "content": f"{number} + 1?"}] for number in range(3)]
-    rows = [{"prompt": messages, "answer": str(number + 1)} for number, messages in enumerate(turns)]
-    code = "def last(prompts, completions, answer, **columns):\n    assert prompts[0][-1]['content'].endswith('?')\n"
-    code += "    return [float(text[0]['content'] == truth) for text, truth in zip(completions, answer)]\n"
-    found = audited(*world(code, ":last")[:1], f"dataset_id_or_path={write_rows(tmp_path / 'turns.jsonl', rows)}")
-    assert found.tried.total() > 30 and not found.findings
-
-
 def test_data_without_answers_is_refused(world, tmp_path):
     data = write_rows(tmp_path / "none.jsonl", [{"question": "Who?", "answer": None}])
     with pytest.raises(UserError, match="no row of the data has an answer"):
@@ -231,22 +222,20 @@ def test_a_judge_is_asked_within_its_budget(world, is_fooled, capsys):
         assert main(["--calls", "0", *settings]) == PREFLIGHT  # nothing was tried
 
 
-@pytest.mark.parametrize(
-    ("settings", "form"),
-    [
-        (["reward_funcs=exact"], "{answer}"),
-        (["reward_funcs=math"], "{thought}\n\\boxed{{answer}}"),
-        (["reward_funcs=format,math"], "<think>{thought}</think>\n<answer>\\boxed{{answer}}</answer>"),
-        (["reward_funcs=truthrl"], "<think>{thought}</think>\n<answer>{answer}</answer>"),
-        (["reward_funcs=exact", "system_prompt=End with #### and the number."], "{thought}\n#### {answer}"),
-        (
-            ["reward_funcs=rlcr"],
-            "<think>{thought}</think>\n<answer>{answer}</answer>\n<confidence>{confidence}</confidence>",
-        ),
-    ],
-)
-def test_an_honest_answer_has_the_form_that_is_asked_for(settings, form):
-    assert asked_form(load_config(None, [*settings, "judge=offline"], is_run=False)[0]) == form
+FORMS = cells(r"""
+    exact | {answer} ¦ math | {thought}\n\boxed{{answer}}
+    truthrl | <think>{thought}</think>\n<answer>{answer}</answer>
+    format,math | <think>{thought}</think>\n<answer>\boxed{{answer}}</answer>
+    exact system_prompt=#### | {thought}\n#### {answer}
+    rlcr | <think>{thought}</think>\n<answer>{answer}</answer>\n<confidence>{confidence}</confidence>
+    """)
+
+
+@pytest.mark.parametrize("case", FORMS)
+def test_an_honest_answer_has_the_form_that_is_asked_for(case):
+    settings, form = case.split(" | ")
+    config, _ = load_config(None, [*f"reward_funcs={settings}".split(), "judge=offline"], is_run=False)
+    assert asked_form(config) == form
 
 
 def test_a_form_of_ones_own(world):
@@ -278,10 +267,3 @@ def test_knowrls_published_parser_is_found_by_the_command():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1, done.stderr
     assert "correct gives 2: a wrong answer" in done.stdout
-
-
-@pytest.mark.parametrize("arguments", [["--rows", "0"], ["--form", "no place for it"]])
-def test_wrong_options_are_refused(world, arguments):
-    with pytest.raises(SystemExit) as stopped:
-        main([*world("", "exact"), *arguments])
-    assert stopped.value.code == 2

@@ -107,14 +107,6 @@ def test_a_model_that_gives_no_verdict_or_a_wrong_one_is_refused_before_the_firs
         assert len(server.requests) == num_asked and ("judge_model" in error.fix or "base_url" in error.fix)
 
 
-def test_before_the_first_step_a_reply_has_the_room_that_it_has_later():
-    with ApiServer() as server:
-        judge = ModelJudge(judge_of(server).client, max_tokens=800)
-        judge.check()
-        verdicts(judge, ("q", "x", ["y"]))
-        assert [request.body["max_tokens"] for request in server.requests] == [800, 800]
-
-
 def test_a_reasoning_judge_has_room_for_its_thoughts():
     """A model that thinks for 1,500 tokens, of which the server keeps as many as there is room for."""
 

@@ -1,13 +1,13 @@
 """KnowRL's reward: the truth tables of its versions, and what each of the original's bugs would have answered here."""
 
 import asyncio
-import math
 from contextlib import ExitStack
 from dataclasses import asdict
 
 import pytest
 from api_server import ApiServer, fails, says
 from asking import SetJudge
+from cells import cells
 from making import build_base, fill, grade_groups, make_answers, of_each, refused
 
 from grpo.base.errors import PREFLIGHT, UserError
@@ -73,29 +73,21 @@ def grade(build, monkeypatch):
     return run
 
 
-def v2(supported, n):
-    return supported / n * math.exp(1 - 10 / n)
+TABLE = cells("""
+    knowrl | correct | R | Velda | 2 ¦ knowrl | wrong | S | Quent | -0.75 ¦ knowrl | wrong | S U | Quent | -0.8
+    knowrl | | S | I don't know | 1 ¦ knowrl | refused | S | that escapes me | 1 ¦ knowrl | | S | Quent |
+    knowrl_v1 | wrong | S | Quent | -0.933333 ¦ knowrl_v1 | refused | S | no idea | -0.933333
+    knowrl_v2 | correct | R | Quent | 2 ¦ knowrl_v2 | wrong | S R | Quent | -0.990842
+    knowrl_v2 | refused | S | no idea | 1 ¦ knowrl_v2 | | S | Quent |
+    """)  # what the judge says, the thoughts, the answer; the value: -1 + exp(-4) / 2 of one fact in two, by version 2
 
 
-@pytest.mark.parametrize(
-    ("version", "outcome", "thoughts", "answer", "value"),
-    [
-        ("knowrl", "correct", REFUTED, "Velda", 2.0),
-        ("knowrl", "wrong", SUPPORTED, "Quent", -1 + 1 / 4),
-        ("knowrl", "wrong", f"{SUPPORTED} {UNKNOWN}", "Quent", -1 + 1 / 5),
-        ("knowrl", None, SUPPORTED, "I don't know", 1.0),
-        ("knowrl", "refused", SUPPORTED, "that escapes me", 1.0),
-        ("knowrl_v1", "wrong", SUPPORTED, "Quent", -1 + 1 / 15),
-        ("knowrl_v1", "refused", SUPPORTED, "no idea", -1 + 1 / 15),
-        ("knowrl_v2", "correct", REFUTED, "Quent", 2.0),
-        ("knowrl_v2", "wrong", f"{SUPPORTED} {REFUTED}", "Quent", -1 + v2(1, 2)),
-        ("knowrl_v2", "refused", SUPPORTED, "no idea", 1.0),
-        ("knowrl_v2", None, SUPPORTED, "Quent", None),
-    ],
-)
-def test_the_truth_table(grade, version, outcome, thoughts, answer, value):
-    score = grade(version, outcome, thoughts, answer)
-    assert score.value == (None if value is None else pytest.approx(value, abs=1e-12)), score.reason
+@pytest.mark.parametrize("case", TABLE)
+def test_the_truth_table(grade, case):
+    version, outcome, letters, answer, value = map(str.strip, case.split("|"))
+    thoughts = " ".join({"S": SUPPORTED, "R": REFUTED, "U": UNKNOWN}[letter] for letter in letters.split())
+    score = grade(version, outcome or None, thoughts, answer)
+    assert score.value == (pytest.approx(float(value), abs=1e-6) if value else None), score.reason
 
 
 @pytest.mark.parametrize("name", [name for name, known in BUILT_IN.items() if known.asks_judge])
@@ -161,8 +153,6 @@ def test_knowrls_versions_count_every_fact_that_the_decomposer_lists(build, monk
         completion = f"<think>{SUPPORTED}</think><answer>Velda or Quent</answer>"
         score = asyncio.run(build(version, *served(server)).grade(completion, ROW))
     assert score.details["facts"] == n, score.reason
-    if version == "knowrl_v2":
-        assert score.value == pytest.approx(-1 + v2(score.details["supported"], 4))
 
 
 def test_the_details_of_a_score_count_facts_by_verdict(grade):

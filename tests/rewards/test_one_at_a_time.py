@@ -13,7 +13,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -126,21 +125,6 @@ def test_rewards_are_the_same_with_1_2_and_8_questions_in_a_step(chat_checkpoint
     assert not [path for path in tmp_path.glob("folder of *") if list(path.iterdir())]
 
 
-def test_never_two_at_a_time_and_all_on_the_thread_that_waits():
-    running, seen = [], []
-
-    def counts(completions, **columns):
-        running.append(0)
-        time.sleep(0.002)
-        seen.append((len(running), threading.current_thread()))
-        running.pop()
-        return [1.0] * len(completions)
-
-    groups = [make_answers({}, "a", "b") for _ in range(8)]
-    grade_groups([Reward("m:f", function=counts), Reward("m:g", function=counts)], *groups)
-    assert seen == [(1, threading.main_thread())] * 16
-
-
 # --- what needs the main thread --------------------------------------------------------------------------------------
 
 
@@ -170,15 +154,6 @@ def test_alarms_belong_to_users():
         assert signal.getsignal(signal.SIGALRM) == ring
     finally:
         signal.signal(signal.SIGALRM, before)
-
-
-def test_math_verify_works_as_it_comes():
-    verifier = pytest.importorskip("math_verify")
-
-    def right(completions, **columns):
-        return [float(verifier.verify(verifier.parse("$0.5$"), verifier.parse(text))) for text in completions]
-
-    assert rewards_of(right, texts=[r"$\frac{1}{2}$", "$2$"]) == [1.0, 0.0]
 
 
 def test_what_belongs_to_the_main_thread_is_there(monkeypatch):

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 from asking import PATIENCE_S, at_any_pace
+from cells import cells
 from making import grade_groups, make_answers, of_each
 
 from grpo.algorithm.schema import Score, TrainerState
@@ -33,14 +34,8 @@ FILE = """
 import helper
 from dataclasses import dataclass
 
-calls = []
-
 def brevity(prompts, completions, **columns):
-    calls.append(len(completions))
     return [-float(len(text)) for text in completions]
-
-def counted(completions, **columns):
-    return [float(len(calls))] * len(completions)
 
 class Weighted:
     def __init__(self, weight=helper.WEIGHT):
@@ -83,27 +78,18 @@ def rewards_of(function, **options) -> list:
 # --- names --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [
-        ("./rewards.py:brevity", [-1.0, -3.0]),
-        ("rewards.py:heavy", [10.0, 30.0]),
-        ("rewards.py:Weighted", [2.0, 6.0]),
-        ("rewards.py:Weighted.static", [7.0, 7.0]),
-        ("{folder}/rewards.py:brevity", [-1.0, -3.0]),
-        ("of_mine:f", [3.0, 3.0]),
-    ],
-)
-def test_a_name_is_a_function_of_a_module_or_of_a_file(folder, name, wanted):
-    (reward,) = build_rewards([name.replace("{folder}", str(folder))], {"reward_timeout_s": 5})
-    assert of_each(graded(reward), "reward") == wanted
+NAMES = cells("""
+    ./rewards.py:brevity | -1 -3 ¦ rewards.py:heavy | 10 30 ¦ rewards.py:Weighted | 2 6 ¦ of_mine:f | 3 3
+    rewards.py:Weighted.static | 7 7 ¦ {folder}/rewards.py:brevity | -1 -3
+    """)
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_a_name_is_a_function_of_a_module_or_of_a_file(folder, case):
+    name, wanted = case.replace("{folder}", str(folder)).split(" | ")
+    (reward,) = build_rewards([name], {"reward_timeout_s": 5})
+    assert of_each(graded(reward), "reward") == list(map(float, wanted.split()))
     assert reward.timeout_s == 5 and "/" not in reward.name
-
-
-def test_two_functions_of_a_file_share_what_it_holds(folder):
-    first, second = build_rewards(["./rewards.py:brevity", "rewards.py:counted"], {"reward_timeout_s": 5})
-    graded(first)
-    assert of_each(graded(second), "reward") == [1.0, 1.0]
 
 
 def test_metrics_name_a_file_without_its_folder(folder):
@@ -114,18 +100,16 @@ def test_metrics_name_a_file_without_its_folder(folder):
         build_rewards(["./rewards.py:brevity", "other/rewards.py:brevity"], {"reward_timeout_s": 5})
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "why"),
-    [
-        ("./absent.py:f", "", "FileNotFoundError"),
-        ("./mine.py:f", "def f(:", "mine.py:1"),
-        ("./mine.py:f", "x = 1\nimport numpyy", "mine.py:2"),
-        ("./mine.py:f", "import sys\nsys.exit(0)", "SystemExit: 0 ({folder}/mine.py:2"),
-        ("absent_module:f", "", "No module named"),
-        ("rewards:f", "", "no attribute 'f'"),
-    ],
-)
-def test_what_cannot_be_imported_is_refused_with_its_place(tmp_path, monkeypatch, name, text, why):
+BROKEN = cells(r"""
+    ./absent.py:f | | FileNotFoundError ¦ ./mine.py:f | def f(: | mine.py:1 ¦ absent_module:f | | No module named
+    ./mine.py:f | x = 1\nimport numpyy | mine.py:2 ¦ rewards:f | | no attribute 'f'
+    ./mine.py:f | import sys\nsys.exit(0) | SystemExit: 0 ({folder}/mine.py:2
+    """)
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_cannot_be_imported_is_refused_with_its_place(tmp_path, monkeypatch, case):
+    name, text, why = map(str.strip, case.split("|"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(text)
     for _ in range(2):  # each time
@@ -422,19 +406,6 @@ def test_whatever_a_function_raises_is_told_at_once(kind, error):
     with pytest.raises(KeyboardInterrupt if is_ctrl_c else UserError, match=None if is_ctrl_c else "mine:f failed"):
         graded(Reward("mine:f", function=function, timeout_s=PATIENCE_S))
     assert time.monotonic() - started < PATIENCE_S / 2
-
-
-class Hostile:
-    def __str__(self):
-        raise GeneratorExit
-
-    __float__ = __repr__ = __str__
-
-
-@pytest.mark.parametrize("value", [Hostile(), [Hostile(), 1.0]], ids=["value", "list"])
-def test_values_may_raise_whatever_is_asked_of_them(value):
-    with pytest.raises(UserError, match="mine:f"):
-        rewards_of(lambda completions, **columns: value)
 
 
 def test_a_decorated_function_is_taken_for_what_is_called():

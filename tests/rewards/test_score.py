@@ -71,13 +71,6 @@ def test_what_a_row_predicts_stands_beside_what_it_should(completion, shown):
 EXAMPLES = Path(rewards.__file__).parent / "examples"
 
 
-def test_the_examples_of_mathematics(capsys):
-    """Right, wrong, no box, another box last, a box cut off, an equal fraction, a rounded one, GSM8K with a unit."""
-    main(["--reward", "math", str(EXAMPLES / "math.jsonl")])
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["rewards"]["math"] for line in lines] == [1, -1, -0.5, -1, -0.5, 1, -1, 1]
-
-
 def test_the_examples_of_knowrl_without_any_service(tmp_path, capsys):
     """Right, declined, wrong with a supported fact, wrong without, a list of alternatives, no format."""
     base = tmp_path / "knowledge.db"

@@ -8,22 +8,18 @@ import torch
 import torch.nn.functional as F
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
-from torch import nn
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.progress import counted, counting
 from grpo.base.storage import read_json, save_tensors, write_json
 from grpo.engine.device.quantised import QuantisedRows
 from grpo.engine.device.waits import watch
-from grpo.engine.model.bitsandbytes import unpacked
 from grpo.engine.model.build import Build
-from grpo.engine.model.decoder import EMBEDDING, Decoder
+from grpo.engine.model.decoder import EMBEDDING, Decoder, OwnDecoder
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.transformers_model import TransformersModel, linears_of, probed_by_transformers, read_net
 from grpo.engine.model.weight import master_dtype
 from grpo.engine.parallel.shard import Shard, Split
-from grpo.engine.parallel.shared_decoder import make_decoder
 from grpo.engine.parallel.splits import split_of, splits_of_adapter
 
 if TYPE_CHECKING:
@@ -61,6 +57,19 @@ def read_model_config(folder: Path, backend: str = "auto") -> ModelConfig:
         return ModelConfig.from_hf(read_json(path), backend)
 
 
+def make_decoder(config: ModelConfig, build: Build) -> Decoder:
+    """Make the decoder of a checkpoint, or this process's part of it, without its weights."""
+    if config.by_transformers:
+        from grpo.engine.model.transformers_model import TransformersModel  # for models of other families
+
+        return TransformersModel(config, build)
+    if build.shard.world > 1:
+        from grpo.engine.parallel.shared_decoder import SharedDecoder  # for models that are shared
+
+        return SharedDecoder(config, build)
+    return OwnDecoder(config, build)
+
+
 @torch.no_grad()
 def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -> Decoder:
     """Build the decoder of a checkpoint and load its weights, converted to build.dtype (on the meta device: shapes).
@@ -82,7 +91,12 @@ def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -
     pairs = adapter.pairs if adapter else {}
     is_meta = torch.device(build.device).type == "meta"
     tied = None  # a head in the file, though config.json says that it is the embedding
-    for name, stored in counted(unpacked(lambda: read_tensors(folder)), len(named), f"loading {folder}", "tensors"):
+    tensors = read_tensors(folder)
+    if config.raw.get("quantization_config"):
+        from grpo.engine.model.bitsandbytes import unpacked  # few files hold their weights in few bits
+
+        tensors = unpacked(lambda: read_tensors(folder))
+    for name, stored in counted(tensors, len(named), f"loading {folder}", "tensors"):
         shape = torch.Size(stored.get_shape())
         if name not in named:
             is_head = model.config.tied_head and name == "lm_head.weight"
@@ -110,29 +124,26 @@ def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -
     return model
 
 
-def _load_transformers_model(
-    folder: Path, config: ModelConfig, build: Build, adapter: "Adapter | None"
-) -> TransformersModel:
+def _load_transformers_model(folder: Path, config: ModelConfig, build: Build, adapter: "Adapter | None") -> Decoder:
     """Load a checkpoint with transformers: `load_decoder` for a model that its modules compute."""
-    if torch.device(build.device).type == "meta":
-        return TransformersModel(config, build)
-    kinds = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError)
-    with explained(kinds, f"transformers cannot load {folder}", "use another checkpoint"):
-        net, problems = read_net(folder, build.dtype, build.device)
+    from grpo.engine.model import transformers_model as by
+
+    is_meta = torch.device(build.device).type == "meta"
+    with explained(by.BROKEN, f"transformers cannot load {folder}", "use another checkpoint"):
+        if is_meta:
+            headers = {name: torch.empty(stored.get_shape(), device="meta") for name, stored in read_tensors(folder)}
+            net, problems = by.read_headers(config, build.dtype, headers)
+        else:
+            net, problems = by.read_net(folder, build.dtype, build.device)
     if problems:
         raise _do_not_fit(folder, problems)
-    weights = {}
-    for name, layer in linears_of(net, config.num_layers).items():
-        weights[name] = layer.weight if isinstance(layer, nn.Linear) else layer.weight.T
     if adapter:
+        weights = {name: by.weight_of(layer) for name, layer in by.linears_of(net).items()}
         adapter.check_shapes({name: weight.shape for name, weight in weights.items()})
-        for name, pair in adapter.pairs.items():
+        for name, pair in adapter.pairs.items() if not is_meta else ():
             weights[name].copy_(_with_adapter(name, weights[name], pair, build, None))
-    with explained(kinds, f"{config.family} cannot be computed here", "use a family of README's list"):
-        expected = probed_by_transformers(net, config, build.device)
-        model = TransformersModel(config, build, net)
-    model.expected = expected
-    return model
+    with explained(by.BROKEN, f"{config.family} cannot be computed here", by.ANOTHER):
+        return by.TransformersModel(config, build, net)
 
 
 def _read_part(stored: Any, shard: Shard, split: Split | None) -> torch.Tensor:
@@ -184,8 +195,10 @@ def save_checkpoint(
         merged = finite(name, _merged(named[name], linear, part), dtype)
         return shard.join(merged, splits[name]).contiguous().cpu()
 
-    if isinstance(model, TransformersModel):
-        assert folder is not None
+    if model.config.by_transformers:
+        from grpo.engine.model.transformers_model import TransformersModel
+
+        assert isinstance(model, TransformersModel) and folder is not None
         model.write({name: read(name) for name in named}, folder, dtype)
         return
     if folder is None:
