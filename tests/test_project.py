@@ -281,7 +281,7 @@ BUDGETS = {
     "grpo/config": 9_500,
     "grpo/run": 22_000,
     "grpo/doctor": 3_750,
-    "grpo/data": 17_250,
+    "grpo/data": 17_000,
     "grpo/evaluation": 6_000,
     "grpo/report": 2_750,
     "grpo/replay": 4_750,

@@ -194,8 +194,7 @@ class ChatEncoder:
             for number, message in enumerate(messages):
                 lost |= {part for part in parts(message) if self._leaves_out(messages[: number + 1], part, tools)}
             if tools:
-                text = render(self.tokenizer, messages, False, tools)
-                if text == render(self.tokenizer, messages, False):
+                if render(self.tokenizer, messages, False, tools) == render(self.tokenizer, messages, False):
                     lost.add("tools")
         except UserError as error:
             return f"that the chat template cannot write: {error.why}"
@@ -211,8 +210,7 @@ class ChatEncoder:
         *before, last = messages
         less = {name: value for name, value in last.items() if name != part}
         without = before if part == "tool" else [*before, less]
-        text = render(self.tokenizer, messages, False, tools)
-        return text == render(self.tokenizer, without, False, tools)
+        return render(self.tokenizer, messages, False, tools) == render(self.tokenizer, without, False, tools)
 
     def turn(self, before: Sequence[Message], message: Message, tools: Sequence[Tool] = ()) -> list[int]:
         """Return the tokens of an answer as the template writes it, calls and thoughts included, and of its end.

@@ -78,7 +78,8 @@ def _draw(title: str, curves: dict[str, Points]) -> Json:
     steps, values = zip(*chain(*curves.values()), strict=True)
     form = ".0%" if title in OF_SHARES else ".4g"
     lowest, highest = (0, 1) if title in OF_SHARES else (min(values), max(values))
-    across, up = _scale(min(steps), max(steps)), _scale(lowest, highest)
+    across = _scale(min(steps), max(steps))
+    up = _scale(lowest, highest)
     drawn = []
     for name, points in curves.items():
         places = [(WIDTH * across(step), HEIGHT * (1 - up(value))) for step, value in points]
