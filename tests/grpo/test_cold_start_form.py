@@ -9,9 +9,10 @@ from test_cold_start import examine
 from grpo.algorithm.schema import Prompt
 from grpo.config.load import load_config
 from grpo.data.rows import Row
-from grpo.run.form import in_form, make_examples, own_system_prompt, plain, stage1
+from grpo.run.form import complete_sentences, first_words, in_form, make_examples, own_system_prompt, plain, stage1
 from grpo.train import train
 from rewards.format import parse, stated_confidence
+from rewards.mathematics.boxes import last_boxed
 
 QUESTIONS = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(6)]
 
@@ -56,6 +57,26 @@ def test_the_form_is_that_of_the_rewards(names):
     parsed = parse(text)
     assert not parsed.problem and parsed.answer == (r"\boxed{4}" if "math" in names else "4")
     assert (stated_confidence(text) is not None) == ("rlcr" in names)
+
+
+def test_math_alone_reads_a_box_and_no_tags():
+    text = in_form(["math"], "Two and two is four.", "4", random.Random(0))
+    assert last_boxed(text) == "4" and "<" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "whole", "few"),
+    [
+        ("The capital is Lima. It lies at the", "The capital is Lima.", "The capital is Lima"),
+        ("Lima, the largest city", "Lima, the largest city", "Lima"),
+        ('"3.5 million"', '"3.5 million"', "3.5 million"),
+        ("秘鲁的首都是利马。它", "秘鲁的首都是利马。", "秘鲁的首都是利马"),
+        ("", "", ""),
+        ("  ", "", ""),
+    ],
+)
+def test_an_answer_is_cut_where_it_ends(text, whole, few):
+    assert complete_sentences(text) == whole and first_words(text) == few
 
 
 def test_a_short_answer_that_repeats_the_long_one_is_left_out(keys):
