@@ -39,7 +39,7 @@ from grpo.run.metrics import completion_metrics, credit_metrics, tool_metrics
 from grpo.run.run import Run
 from grpo.run.saved import start_of
 from grpo.sft import cold_start
-from grpo.tools.functions import build_tools, protocol_of
+from grpo.tools.functions import build_tools
 from grpo.trainer import Source, Trainer, load_trained
 from rewards.scorer import Scorer
 
@@ -80,10 +80,9 @@ class GrpoTrainer(Trainer):
         self.scorer = scorer or prepare_rewards(data, run.say)
         super().__init__(config, run, policy, optimizer, load_questions(data, policy, self.scorer, run), reference)
         stop = run.signals.stop_with_shards
-        protocol, shard = protocol_of(config, policy.tokenizer, data.objects.tools), run.ranks.shard
-        self.tools = build_tools(config, protocol, data.objects.tools, shard)
+        self.tools = build_tools(config, policy.tokenizer, data.objects.tools, run.ranks.shard)
         if self.tools:
-            run.say(f"tools are called {self.tools.shown()}")
+            run.say(f"tools are called {self.tools.protocol.shown}")
         self.sampler = Sampler(policy.model, policy.eos_ids, self.plan.num_sequences, stop, self.tools)
         self.sampler.prepare(self.plan.num_sequences, self.longest, config.max_completion_length)
         self.make_learner = make_learner
