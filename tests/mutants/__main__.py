@@ -1,6 +1,6 @@
 """Break the program on purpose and see whether the tests notice.
 
-    python -m tests.mutants [WORD ...] [--jobs N] [--timeout SECONDS] [--save]
+    python -m tests.mutants [WORD ...] [--jobs N] [--timeout SECONDS]
 
 A mutant is one small change to one source file. The lists beside this file (*.txt) hold them, one block each:
 
@@ -14,8 +14,7 @@ place where a hole in the tests was once found), or `equivalent` (argued, in the
 not run). The `-` code must occur exactly once in the file; white space, comments and trailing commas do not matter.
 
 Each mutant is applied to a copy of the tree, and its tests run there until the first failure. WORD selects the mutants
-whose block contains it. Exit status 1 if a mutant survives, 2 if a test fails without any. `--save` writes the result
-into tests/README.md, unless a test fails without any mutant.
+whose path, tests or effect contain it. Exit status 1 if a mutant survives, 2 if a test fails without any.
 """
 
 import argparse
@@ -29,7 +28,7 @@ import sys
 import tempfile
 import time
 import tokenize
-from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,65 +138,34 @@ def run_tests(mutant: Mutant | None, tests: tuple[str, ...]) -> None:
     os._exit(status)
 
 
-@dataclass
-class Result:
-    mutant: Mutant | None
-    tests: tuple[str, ...]
-    passed: bool
-    seconds: float
-
-
-def run_all(work: list[tuple[Mutant | None, tuple[str, ...]]], jobs: int, timeout: float) -> list[Result]:
-    """Runs each piece of work in a forked process, `jobs` at a time. A run that takes longer than `timeout` has
-    failed."""
-    context, waiting, running, results = multiprocessing.get_context("fork"), list(reversed(work)), [], []
+def run_all(work: list[tuple], jobs: int, timeout: float) -> Iterator[tuple]:
+    """Run each (mutant, tests) in a forked process, `jobs` at a time; yield it, and whether the tests passed. What
+    takes longer than `timeout` has failed."""
+    context, waiting, running = multiprocessing.get_context("fork"), list(reversed(work)), []
     while waiting or running:
         while waiting and len(running) < jobs:
-            mutant, tests = waiting.pop()
-            process = context.Process(target=run_tests, args=(mutant, tests))
+            process = context.Process(target=run_tests, args=waiting[-1])
             process.start()
-            running.append((process, mutant, tests, time.monotonic()))
+            running.append((process, time.monotonic() + timeout, waiting.pop()))
         for entry in list(running):
-            process, mutant, tests, started = entry
-            seconds = time.monotonic() - started
-            if process.is_alive() and seconds < timeout:
+            process, ends, run = entry
+            if process.is_alive() and time.monotonic() < ends:
                 continue
             if process.is_alive():
                 os.killpg(process.pid, 9)
             process.join()
             running.remove(entry)
-            results.append(Result(mutant, tests, process.exitcode == 0, seconds))
-            if mutant:
-                verdict = "SURVIVES" if results[-1].passed else "noticed"
-                print(f"{verdict:8} {seconds:5.1f} s  {mutant.path}: {mutant.effect}", flush=True)
+            yield *run, process.exitcode == 0
         time.sleep(0.05)
-    return results
-
-
-def table(results: list[Result], skipped: int, seconds: float) -> str:
-    """The result in Markdown."""
-    total, noticed = Counter(r.mutant.kind for r in results), Counter(r.mutant.kind for r in results if not r.passed)
-    lines = ["| kind | mutants | noticed |", "|---|---|---|"]
-    lines += [
-        f"| {kind} | {total[kind]} | {noticed[kind]} ({100 * noticed[kind] / total[kind]:.0f} %) |"
-        for kind in KINDS
-        if total[kind]
-    ]
-    lines += [f"| equivalent, with the argument in the list | {skipped} | |", "", f"In {seconds:.0f} s."]
-    lines += [f"Survives: `{r.mutant.path}`, {r.mutant.effect}." for r in results if r.passed]
-    return "\n".join(lines)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.mutants", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument(
-        "words", nargs="*", metavar="WORD", help="only mutants whose path, tests or effect contain one of these"
-    )
+    parser.add_argument("words", nargs="*", metavar="WORD", help="only mutants that contain one of these")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time")
     parser.add_argument("--timeout", type=float, default=300, help="seconds after which a mutant counts as noticed")
-    parser.add_argument("--save", action="store_true", help="write the result into tests/README.md")
     options = parser.parse_args()
     mutants = [
         m
@@ -215,19 +183,16 @@ def main() -> int:
     import torch  # noqa: F401
     import transformers  # noqa: F401
 
-    started = time.monotonic()
-    sound = run_all([(None, tests) for tests in sorted({m.tests for m in chosen})], options.jobs, options.timeout)
-    broken = {result.tests for result in sound if not result.passed}
+    without = [(None, tests) for tests in sorted({m.tests for m in chosen})]
+    broken = {tests for _, tests, passed in run_all(without, options.jobs, options.timeout) if not passed}
     if broken:
         print("these tests fail without any mutant, so theirs are left out:", *map(" ".join, broken), sep="\n  ")
-    results = run_all([(m, m.tests) for m in chosen if m.tests not in broken], options.jobs, options.timeout)
-    text = table(results, len(mutants) - len(chosen), time.monotonic() - started)
-    print("\n" + text)
-    if options.save and not broken:
-        from bench.report import replace_block  # now: a file that is imported before a run cannot be broken in it
-
-        replace_block(ROOT / "tests" / "README.md", "mutants", text)
-    return 2 if broken else int(any(r.passed for r in results))
+    chosen, survivors = [(m, m.tests) for m in chosen if m.tests not in broken], 0
+    for mutant, _, passed in run_all(chosen, options.jobs, options.timeout):
+        print(f"{'SURVIVES' if passed else 'noticed':8} {mutant.path}: {mutant.effect}", flush=True)
+        survivors += passed
+    print(f"{len(chosen) - survivors} of {len(chosen)} noticed")
+    return 2 if broken else int(survivors > 0)
 
 
 if __name__ == "__main__":
