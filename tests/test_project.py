@@ -273,7 +273,7 @@ BUDGETS = {
     "grpo/evaluation": 6_250,
     "grpo/report": 3_250,
     "grpo/replay": 5_000,
-    "grpo/tools": 8_500,
+    "grpo/tools": 7_750,
     "knowledge": 11_750,
     "rewards": 25_250,
     "rewards/mathematics": 17_250,

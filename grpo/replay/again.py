@@ -27,7 +27,7 @@ from grpo.run.diagnosis.record import CONFIG_FILE, METRICS_FILE, Answer, Record,
 from grpo.run.log import completion_record
 from grpo.run.run import SilentRun
 from grpo.train import GrpoTrainer
-from rewards.own import short_name
+from rewards.own import short_name, tag_of
 from rewards.registry import Reward, built_in, expand
 from rewards.scorer import START, Scorer
 
@@ -35,7 +35,8 @@ CHANGING = (  # metrics that the clock, the machine or a service decides
     *("*time*", "tokens_per_second", "peak_memory_gb", "micro_batches", "skipped_steps"),
     *("judge/*", "decomposer/*", "kb/*", "log/*"),
 )
-ANSWERED = ("reward_funcs", "eval_reward_funcs", "tools", "knowledge_base")  # inputs that may have changed since
+# Inputs that may have changed since.
+ANSWERED = ("reward_funcs", "eval_reward_funcs", "tools", "environment", "knowledge_base")
 SAMPLER = "sampler/*"  # with tools, who is sampled beside whom depends on the clock, and so do the last bits of these
 MAX_NOTES = 3  # answers that differ, which are told
 
@@ -80,7 +81,7 @@ class Remembered(Scorer):
     """
 
     def __init__(self, config: TrainConfig, answers: Callable[[int], list[Answer]], make: Callable[[], Scorer]):
-        rewards = [_ungraded(name) for name in expand(config.reward_funcs)]
+        rewards = [_ungraded(name, name == config.environment) for name in expand(config.reward_funcs)]
         super().__init__(rewards, config.reward_weights)
         self.answers, self.make, self.grader = answers, make, None
         self.known: dict[Group, list[dict[str, Score]]] = {}
@@ -114,10 +115,11 @@ class Remembered(Scorer):
             self.grader.close()
 
 
-def _ungraded(name: str) -> Reward:
+def _ungraded(name: str, is_environment: bool) -> Reward:
     """Return a reward that grades nothing."""
     known = built_in(name)
-    return Reward(short_name(name), needs=known.needs, checks_every_answer=known.checks_every_answer)
+    title = tag_of(name) if is_environment else short_name(name)
+    return Reward(title, needs=known.needs, checks_every_answer=known.checks_every_answer)
 
 
 def find_group(answers: Sequence[Answer], group: Group) -> list[Answer]:

@@ -18,7 +18,7 @@ from rewards.own_words import RESULT
 
 OPEN, CLOSE = f"<{RESULT}>", f"</{RESULT}>"
 _BRACKETS = str.maketrans("<>", "‹›")
-_BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a token of tokenizers that spell unknown characters by their bytes
+_BYTE = re.compile(r"^<0x([0-9A-F]{2})>$")  # a token of tokenizers that spell unknown characters by their bytes
 
 
 class TagProtocol(Protocol):
@@ -35,11 +35,8 @@ class TagProtocol(Protocol):
     ):
         """UserError (exit 3) if a tag is a special token, of which nothing is left in the text of a completion."""
         super().__init__(encoder, max_calls, max_tokens)
-        added = encoder.tokenizer.added_tokens_decoder.values()
-        special = {token.content for token in added if token.special}
-        for name in names:
-            tag = f"<{name}>"
-            if special & {tag, f"</{name}>"}:
+        for tag in (f"{start}{name}>" for name in names for start in ("<", "</")):
+            if encoder.tokenizer.convert_tokens_to_ids(tag) in encoder.forbidden:
                 what = f"the tag {tag} is a special token of this tokenizer"
                 raise UserError(what, "what a model says holds none of these", "give the tool another name", PREFLIGHT)
         self.call = call_pattern(names)
@@ -118,10 +115,5 @@ def as_data(text: str) -> str:
 
 def holding(tokenizer, char: str) -> list[int]:
     """Return the tokens whose text holds an ASCII character."""
-    found = []
-    for token, index in tokenizer.get_vocab().items():
-        byte = _BYTE.fullmatch(token)
-        text = chr(int(byte[1], 16)) if byte else token
-        if char in text:
-            found.append(index)
-    return sorted(found)
+    spelled = lambda token: _BYTE.sub(lambda byte: chr(int(byte[1], 16)), token)  # noqa: E731
+    return sorted(index for token, index in tokenizer.get_vocab().items() if char in spelled(token))

@@ -64,11 +64,9 @@ class Tools:
             return prompts
         self.begin()
         self._close_environments()
-        self.environments = []
-        for start in range(0, len(seeds), num_generations):
-            prompt = prompts[start // num_generations]
-            for _ in range(num_generations):
-                self.environments.append(Environment(self.factory, prompt.columns, seeds[start]))
+        begun = zip(prompts, seeds[::num_generations], strict=True)
+        rows = [(prompt.columns, seed) for prompt, seed in begun for _ in range(num_generations)]
+        self.environments = [Environment(self.factory, *row) for row in rows]
         replies = self.peers.of_first(self._reset)
         for number, environment in enumerate(self.environments):
             environment.said, environment.failure = replies[number]

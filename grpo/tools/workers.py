@@ -104,10 +104,8 @@ class Workers:
     def replies(self, wait: bool) -> list[tuple[int, Reply]]:
         """Return the replies that have come, by the numbers of their calls. wait: for one, 50 ms at most."""
         latest = time.monotonic() + INSTANT_SECONDS
-        found = self._come()
-        while wait and not found and time.monotonic() < latest:
+        while not (found := self._come()) and wait and time.monotonic() < latest:
             time.sleep(POLL_SECONDS)
-            found = self._come()
         return found
 
     def forget(self) -> None:

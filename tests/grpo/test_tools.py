@@ -193,7 +193,7 @@ def test_a_call_is_found_in_a_text_whose_tokenizer_drops_its_first_space():
         completion = one_call(encoder, tools, text, completion)[0]
     text = encoder.decode(completion.ids)
     for call in completion.calls:
-        assert text[slice(*call.span)] == f"<search>{call.query}</search> <result>{call.result}</result>"
+        assert text[slice(*call.span)] == f"<search>{call.query}</search> <result> {call.result} </result>"
     assert own_words(text, completion.calls).split() == ["so", "and"]
 
 
@@ -390,7 +390,7 @@ class Needs(Shop):
 
 
 @pytest.mark.parametrize(("tool", "why"), [
-    (two, "'b'"), (none, "too many"), (number, "n: int is no text"), (named, "'query'"), (3, "no function"),
+    (two, "'b'"), (none, "too many"), (number, "n: int is no text"), (named, "too many"), (3, "no function"),
     (dict, "no function"), (Path, "no function"), (Needs, "cannot make the tool mine"),
 ])  # fmt: skip
 def test_a_tool_takes_one_text(tool, why):
@@ -417,7 +417,7 @@ def test_functions_with_one_text_are_taken():
 def test_a_tag_is_no_special_token(chat_checkpoint, token):
     tokenizer = load_tokenizer(chat_checkpoint)
     tokenizer.add_special_tokens({"additional_special_tokens": [token]})
-    refused(lambda: TagProtocol(["search"], ChatEncoder(tokenizer), 2, 50), "<search> is a special token")
+    refused(lambda: TagProtocol(["search"], ChatEncoder(tokenizer), 2, 50), f"{token} is a special token")
 
 
 @pytest.mark.parametrize("name", ["./mine.py:answer", "m:result", "<python>:<lambda>", "./mine.py:a-b"])
