@@ -79,7 +79,8 @@ class Steps:
 
 def measure(steps: Steps, record: Record) -> None:
     """Time and record the steps of one model at one number of rows."""
-    rows, attention = steps.rows, steps.attention
+    rows = steps.rows
+    attention = steps.attention
     print(f"attention: {attention}")
     floor = ceilings.decode_floor(steps.model, rows, rows * steps.context, record.peak)
     target = TARGETS.get(rows, 0.7)

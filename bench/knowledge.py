@@ -67,15 +67,11 @@ def documents(number: int) -> list[Document]:
 
 def build_here(rows: Sequence[Document], folder: Path) -> KnowledgeBase:
     """Build a knowledge base of these documents, and open it."""
-    source, out = folder / "rows.jsonl", folder / "rows.db"
+    source = folder / "rows.jsonl"
+    out = folder / "rows.db"
     write_lines(source, [{"title": title, "text": text} for title, text in rows])
     build(source, out, max_tokens=4096)
     return KnowledgeBase(out)
-
-
-def search_ours(base: KnowledgeBase, words: str) -> set[str]:
-    """Return the titles of the results."""
-    return {passage.title for passage in base.search(words, K)}
 
 
 def peer_search(rows: Sequence[Document], split: Callable[[str], list[str]]) -> Search:
@@ -90,10 +86,6 @@ def peer_search(rows: Sequence[Document], split: Callable[[str], list[str]]) -> 
         return {rows[place][0] for place in best}
 
     return search
-
-
-def lower_case_words(text: str) -> list[str]:
-    return text.lower().split()
 
 
 def search_all(search: Search, queries: Iterable[str]) -> None:
@@ -112,10 +104,14 @@ def measure(number: int, folder: Path, record: Record) -> None:
         begin = int(rng.integers(SENTENCES * WORDS - QUERY_WORDS))
         words = text.split()[begin : begin + QUERY_WORDS]
         queries[" ".join(words)] = title
-    splits = {"lower-case words, as KnowRL": lower_case_words, "our tokens": tokens.tokens}
+    splits = {"lower-case words, as KnowRL": lambda text: text.lower().split(), "our tokens": tokens.tokens}
     with build_here(rows, folder) as base:
+
+        def ours(words: str) -> set[str]:
+            return {passage.title for passage in base.search(words, K)}
+
         for kind, split in splits.items():
-            searches: dict[str, Search] = {"ours": partial(search_ours, base)}
+            searches: dict[str, Search] = {"ours": ours}
             if record.options.peer != "none":
                 searches["rank_bm25"] = peer_search(rows, split)
             name = f"search, {number} documents, {kind}"

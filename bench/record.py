@@ -210,19 +210,6 @@ def rate(tokens_per_s: float) -> str:
     return f"{tokens_per_s:,.0f}" if tokens_per_s >= 100 else f"{tokens_per_s:.3g}"
 
 
-def row_files(source: Path) -> list[Path]:
-    """Return the files of rows in a folder; or the file itself."""
-    return sorted(source.glob("*.jsonl")) if source.is_dir() else [source]
-
-
-def read_rows(source: Path) -> list[dict]:
-    """Read all rows of a file, or of the files of a folder, the oldest of each file first."""
-    rows = []
-    for path in row_files(source):
-        rows += map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return rows
-
-
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Make a table in Markdown."""
     lines = ["| " + " | ".join(cells) + " |" for cells in (columns, *rows)]

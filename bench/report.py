@@ -12,12 +12,12 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from bench.record import RESULTS, duration, markdown_table, plain_parser, rate, row_files
+from bench.record import RESULTS, duration, markdown_table, plain_parser, rate
 from bench.timing import our_seconds
 
 REAL = "smollm2"  # the model of bench/models.py whose shape is that of a published checkpoint small enough for a CPU
 OF_BENCHMARKS = {"bench", "date", "options", "machine", "cases", "checks"}  # keys of their rows
-Measured = tuple[Mapping, Mapping]  # a row, and one of its cases
+CaseOfRow = tuple[Mapping, Mapping]  # a row, and one of its cases
 COLUMNS = (
     *("benchmark", "case", "ours", "tokens/s", "peer", "its tokens/s"),
     *("times faster (range)", "target", "share of the ceiling"),
@@ -41,14 +41,14 @@ def read_own(path: Path) -> list[dict]:
     return rows
 
 
-def newest(rows: Iterable[Mapping]) -> list[Measured]:
+def newest(rows: Iterable[Mapping]) -> list[CaseOfRow]:
     """Return each case of each benchmark, device and dtype as it was measured last, those of a real shape first.
 
     Of the dtypes of a benchmark, the one that was measured last comes first.
 
     rows: oldest first; those of a smoke test do not count.
     """
-    found: dict[tuple, dict[str, Measured]] = {}
+    found: dict[tuple, dict[str, CaseOfRow]] = {}
     for row in rows:
         options = row["options"]
         if options["smoke"]:
@@ -113,8 +113,9 @@ def main(argv: list[str] | None = None) -> dict:
     options = parser.parse_args(argv)
     if not options.results.exists():
         parser.error(f"there is no {options.results}: give a file or a folder that a benchmark's --save has written")
+    is_folder = options.results.is_dir()
     rows = []
-    for path in row_files(options.results):
+    for path in sorted(options.results.glob("*.jsonl")) if is_folder else [options.results]:
         rows += read_own(path)
     found = newest(rows)
     lines = [cells(row, case) for row, case in found]

@@ -1,4 +1,4 @@
-"""python -m bench.sampler [--peer hf|none] [--models smollm2] [--batches 32] [--tokens 64] [--top-p 0.9] [--rank 16]
+"""python -m bench.sampler [--peer NAME] [--models smollm2] [--batches 32] [--tokens 64] [--rank 16] [--busy]
 
 How fast is generation, compared with transformers' generate at the same weights, dtype, prompts and lengths
 (temperature 1, top_k 0)? With a vocabulary of 152k entries and top-p: --models 0.5b --batches 16 --tokens 32
@@ -12,19 +12,23 @@ How fast is generation, compared with transformers' generate at the same weights
 Lengths are forced without touching how either side works: ours takes `limits`, the tokens that each completion may
 have; transformers has stopping criteria that answer row by row, and fills done rows with padding until the longest is
 done. Neither side knows an end token. For transformers, prompts of different lengths are padded on the left and
-repeated for each completion, as TRL does. Ours records log-probs while it samples; transformers is not asked to.
+repeated for each completion, as TRL does. CTranslate2 and llama.cpp (engines.py) are given the lengths, too, and run
+in float32 (--dtype float32). Ours records log-probs while it samples; transformers is not asked to.
 
 Checked in the same run, in float32: log-probs of the drawn tokens equal those of transformers' forward pass. The floor
 is that of all decode steps, each with the rows that are not done. The last line of stdout is JSON.
 """
 
-from collections.abc import Sequence
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
 
 import torch
 
-from bench import ceilings, models, peers
+from bench import ceilings, engines, models, peers
 from bench.record import Record, parse
 from bench.timing import Side
 from bench.workload import KINDS, Work, padded, random_rows
@@ -48,6 +52,7 @@ SIZES = {
         "tokens": 64,  # of the longest completion
         "top_p": 1.0,
         "rank": 0,  # of an adapter on all projections, of our side alone
+        "busy": False,  # one process beside it that never waits
         "vocabulary": 32768,  # of the drawing
     },
     "cuda": {"models": ["1.5b"], "tokens": 512, "vocabulary": 151936},
@@ -95,6 +100,17 @@ def sample(sampler: Sampler, work: Work, **settings: float) -> list[Completion]:
     return list(chain.from_iterable(groups))
 
 
+@contextmanager
+def busy_process() -> Iterator[None]:
+    """Keep a core busy meanwhile."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
 def speed(path: Path, work: Work, name: str, record: Record) -> None:
     """Time generation."""
     options = record.options
@@ -114,9 +130,33 @@ def speed(path: Path, work: Work, name: str, record: Record) -> None:
     if options.peer == "hf":
         peer = peers.transformers_model(path, build)
         sides["hf"] = run_peer
+    elif options.peer != "none":
+        engine = engine_of(options.peer, path, work)
+
+        def run_engine() -> None:
+            assert [tokens for _, tokens in engine.generate(work)] == work.lengths
+
+        sides[options.peer] = run_engine
     floor = ceilings.generation_floor(model, work, record.peak)
     target = 3.0 if work.group == 1 else 5.0
     record.compare(name, sides, sum(work.lengths), floor, target=target)
+
+
+def engine_of(peer: str, path: Path, work: Work) -> engines.CTranslate2 | engines.LlamaCpp:
+    """Load a checkpoint into one of the engines."""
+    return engines.CTranslate2(path) if peer == "ctranslate2" else engines.LlamaCpp(path, len(work.lengths))
+
+
+def same_texts(path: Path, options) -> float:
+    """Return the share of greedy texts that are those of the engine."""
+    from transformers import AutoTokenizer
+
+    model = models.ours(path, models.build_of(options, dtype="float32"))
+    work = Work(random_rows([5, 7, 9, 11], model.config.vocab_size), group=1, lengths=[9, 11, 13, 15])
+    texts = engine_of(options.peer, path, work).generate(work, greedy=True)
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    mine = [tokenizer.decode(completion.ids) for completion in sample(Sampler(model, ()), work, top_k=1)]
+    return sum(text == own for (text, _), own in zip(texts, mine, strict=True)) / len(mine)
 
 
 def agreement(path: Path, options) -> float:
@@ -166,20 +206,29 @@ def drawing(record: Record) -> None:
 
 
 def main(argv: list[str] | None = None) -> dict:
-    needs = {"hf": ("transformers",), "none": ()}
+    needs = {
+        "hf": ("transformers",),
+        "ctranslate2": ("ctranslate2", "transformers"),
+        "llama.cpp": ("xllamacpp", "gguf", "transformers"),
+        "none": (),
+    }
     options = parse("sampler", __doc__, argv, SIZES, needs, choices={"models": models.SHAPES})
     record = Record("sampler", options, ceilings.peaks)
     nucleus = f", top_p {options.top_p:g}" if options.top_p < 1 else ""
     adapter = f", adapter of rank {options.rank}" if options.rank else ""
+    beside = ", beside a busy process" if options.busy else ""
     for name in options.models:
         vocab = models.SHAPES[name]["vocab_size"]
         with models.temporary_model(name, options) as path:
             for batch in options.batches:
                 for kind, make in KINDS.items():
                     work = make(batch, options.tokens, vocab)
-                    speed(path, work, f"{name}, {kind} lengths, batch {batch}{nucleus}{adapter}", record)
+                    with busy_process() if options.busy else nullcontext():
+                        speed(path, work, f"{name}, {kind} lengths, batch {batch}{nucleus}{adapter}{beside}", record)
             if options.peer == "hf":
                 record.check({f"{name} logp_difference_max": agreement(path, options)})
+            elif options.peer != "none":
+                record.check({f"{name} share of the same greedy texts": same_texts(path, options)})
     drawing(record)
     return record.finish()
 

@@ -89,9 +89,11 @@ def profile(run: Side, device: str) -> list[dict]:
     """Print and return the operations that take longest, on the GPU if there is one."""
     from torch import profiler
 
-    activity, attribute = profiler.ProfilerActivity.CPU, "self_cpu_time_total"
+    activity = profiler.ProfilerActivity.CPU
+    attribute = "self_cpu_time_total"
     if device == "cuda":
-        activity, attribute = profiler.ProfilerActivity.CUDA, "self_device_time_total"
+        activity = profiler.ProfilerActivity.CUDA
+        attribute = "self_device_time_total"
     with profiler.profile(activities=[activity]) as recorded:
         run()
         now(device)

@@ -20,21 +20,19 @@ from types import SimpleNamespace
 
 import torch
 
-from bench import ceilings, models, peers
+from bench import ceilings, models, peers, steps
 from bench.record import Record, parse
-from bench.workload import KINDS, Work, completion_lengths, padded, random_rows
-from grpo.algorithm.logprobs import batch_logprobs
+from bench.whole_steps import Shape
+from bench.workload import KINDS, Work, padded, random_rows
 from grpo.algorithm.loss import policy_loss
 from grpo.algorithm.loss_weights import set_loss_weights
-from grpo.algorithm.packing import pack_batch, split_into_micro_batches
-from grpo.algorithm.schema import Completion, Group, PackedBatch, Prompt
-from grpo.config.options import TrainConfig
-from grpo.engine.device.distributed import Ranks
-from grpo.engine.model import memory
+from grpo.algorithm.meter import TokenMeter
+from grpo.algorithm.schema import Completion, Group, PackedBatch, Prompt, Settings
+from grpo.algorithm.step import Grpo
 from grpo.engine.model.adapter import save_adapter, trained_adapter
 from grpo.engine.model.decoder import Decoder
 
-RANK = 16
+TARGET = 1.8  # times faster than the peer
 SIZES = {
     "smoke": {"models": ["tiny"], "tokens": 16},
     "cpu": {"models": ["smollm2"], "prompts": 4, "group": 8, "tokens": 64},  # group: completions per prompt
@@ -53,48 +51,18 @@ def make_groups(work: Work, vocab: int) -> list[Group]:
     return groups
 
 
-def make_batches(groups: list[Group], model: Decoder) -> list[PackedBatch]:
-    """Make the trainer's micro-batches, with the weight of every token (dapo)."""
-    device = torch.device(model.build.device)
-    config = TrainConfig()
-    alone = Ranks(torch.device("cpu"))
-    set_loss_weights(groups, config, alone)
-    longest_prompt = max(len(group.prompt.ids) for group in groups)
-    longest = longest_prompt + max(completion_lengths(groups))
-    budget = memory.choose_budget(model, config, longest, memory.free_bytes(device))
-    model.recompute = budget.recompute
-    batches = []
-    for number, parts in enumerate(split_into_micro_batches(groups, budget.tokens)):
-        batches.append(pack_batch(parts, number, device=device))
-    return batches
-
-
-def our_pass(model: Decoder, batches: list[PackedBatch]) -> float:
+def our_pass(learner: Grpo, batches: list[PackedBatch]) -> float:
     """Run forward, loss and backward over all micro-batches; return the mean log-prob."""
-    chunk = memory.CHUNK[torch.device(model.build.device).type]
-    model.zero_grad(set_to_none=True)
-    found = []
-    for batch in batches:
-        logp_C, _ = batch_logprobs(model, batch, chunk=chunk)
-        backward(logp_C, batch)
-        found.append(logp_C.detach())
+    learner.optimizer.discard_gradient()
+    found = [learner.train_batch(batch, TokenMeter()) for batch in batches]
     return float(torch.cat(found).mean())
-
-
-def backward(logp_C: torch.Tensor, batch: PackedBatch | SimpleNamespace) -> None:
-    """Compute the loss that both sides share, and its gradients. The old log-probs are the new ones.
-
-    batch: what the loss needs of one: advantage_C, weight_C, completion_C; its old_logp_C is None.
-    """
-    loss, _ = policy_loss(batch, logp_C, TrainConfig())
-    loss.backward()
 
 
 class Padded:
     """The peer: transformers' model with PEFT's adapter, and the same completions as padded rows."""
 
-    def __init__(self, model, groups: list[Group]):
-        self.model = model
+    def __init__(self, model, groups: list[Group], settings: Settings):
+        self.model, self.settings = model, settings
         device = model.device
         prompts, completions, advantages = [], [], []
         for group in groups:
@@ -132,7 +100,8 @@ class Padded:
         chosen_NS = chosen_NS1[..., 0]
         logp_NS = chosen_NS - logits_NSV.logsumexp(-1)
         logp_C = logp_NS[self.is_scored_NS]
-        backward(logp_C, self.batch)
+        loss, _ = policy_loss(self.batch, logp_C, self.settings)  # the old log-probs are the new ones
+        loss.backward()
         return float(logp_C.detach().mean())
 
 
@@ -149,20 +118,24 @@ def peft_model(path: Path, model: Decoder):
 
 def measure(path: Path, work: Work, name: str, record: Record) -> None:
     """Record the timed case, and the agreement of the log-probs."""
-    build = models.build_of(record.options, RANK)
-    model = models.ours(path, build)
-    groups = make_groups(work, model.config.vocab_size)
-    batches = make_batches(groups, model)
-    sides = {"ours": partial(our_pass, model, batches)}
-    if record.options.peer == "peft":
-        sides["peft"] = Padded(peft_model(path, model), groups).run
-    for side, run in sides.items():
-        record.check({f"{name}, {side}: mean log-prob": run()})
-    packed = sum(batch.layout.num_tokens for batch in batches)
-    tokens = sum(work.lengths)
-    flops = 2 * ceilings.forward_flops(model.config, packed, tokens)  # forward, and back to the inputs
-    floor = ceilings.floor_seconds(flops, build.dtype, record.peak)
-    record.compare(name, sides, tokens, floor, target=1.8, packed_tokens=packed)
+    options = record.options
+    keys = Shape("", len(work.prompts), work.group, max(work.lengths), TARGET, beta=0.0).keys(options)
+    with steps.trainer(path, **keys) as trainer:
+        learner = trainer.learner
+        model = models.fill_adapters(trainer.model)
+        groups = make_groups(work, model.config.vocab_size)
+        set_loss_weights(groups, learner.settings, learner.replicas)
+        batches = learner.make_batches(groups)
+        sides = {"ours": partial(our_pass, learner, batches)}
+        if options.peer == "peft":
+            sides["peft"] = Padded(peft_model(path, model), groups, learner.settings).run
+        for side, run in sides.items():
+            record.check({f"{name}, {side}: mean log-prob": run()})
+        packed = sum(batch.layout.num_tokens for batch in batches)
+        tokens = sum(work.lengths)
+        flops = 2 * ceilings.forward_flops(model.config, packed, tokens)  # forward, and back to the inputs
+        floor = ceilings.floor_seconds(flops, model.build.dtype, record.peak)
+        record.compare(name, sides, tokens, floor, target=TARGET, packed_tokens=packed)
 
 
 def main(argv: list[str] | None = None) -> dict:

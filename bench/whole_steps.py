@@ -112,7 +112,7 @@ class Ours:
 
     def step(self) -> None:
         start = timing.now(self.device)
-        self.trainer.train_step()
+        self.trainer.run_step()
         metrics, groups = self.trainer.summarise_step()
         self.seconds.append(timing.now(self.device) - start)
         self.metrics.append(metrics)

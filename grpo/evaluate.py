@@ -70,7 +70,8 @@ def evaluate(task: Task, n: int, temperature: float, rescue: Path, without_tools
 
 
 def _generate(task: Task, scorer: Scorer, n: int, temperature: float, without_tools: bool) -> list[Group]:
-    config, device = task.config, choose_device(task.config.device)
+    config = task.config
+    device = choose_device(task.config.device)
     policy = load_saved(task.saved, config, device)
     loaded = load_prompts(task.data, policy, task.questions, scorer.rewards)
     tell(str(loaded.count))
@@ -143,7 +144,8 @@ def compare_two(a: str, b: str, say: Say) -> dict[str, Any]:
 
 def evaluate_model(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
     """Evaluate a model; write the answers to a file next to `--output`."""
-    task, output = make_task(arguments.model, arguments, tell), arguments.output
+    task = make_task(arguments.model, arguments, tell)
+    output = arguments.output
     rescue = output.with_suffix(".ungraded.jsonl") if output else UNGRADED
     if arguments.without_tools and (task.config.environment or not task.config.tools):
         why = "has an environment, which answers its turns" if task.config.environment else "has no tools"

@@ -25,7 +25,7 @@ from grpo.policy import Policy
 from grpo.run.saved import find_saved, load_saved
 from grpo.tools.functions import build_tools, system_prompt_of
 from grpo.tools.tools import Tools
-from rewards.own import OBJECT
+from rewards.own_names import OBJECT
 
 INCOMPLETE = "\ufffd"  # the bytes of a character may be spread over several tokens
 
@@ -41,7 +41,10 @@ class Chat:
         template: str = "{question}",
         tools: Tools | None = None,
     ):
-        self.policy, self.sampling, self.seed, self.template = policy, sampling, seed, template
+        self.policy = policy
+        self.sampling = sampling
+        self.seed = seed
+        self.template = template
         self.encoder = tools.protocol.encoder if tools else ChatEncoder(policy.tokenizer)
         self.sampler = Sampler(policy.model, policy.eos_ids, tools=tools)
 

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError, run_main
 from grpo.base.progress import check_output, command_parser, say_next
 from grpo.base.storage import failpoint
-from knowledge.source import Document, Skip, files_of, read_source
+from knowledge.source import Document, Skip, read_source, sources_of
 from knowledge.store.database import atomic_database
 from knowledge.store.fulltext import IndexWriter
 from knowledge.store.passages import MAX_TOKENS, SEPARATOR, pack
@@ -29,7 +29,7 @@ MAX_SHOWN_PER_REASON = 20
 
 
 @dataclass
-class Report:
+class Built:
     """What a build did. skipped: kind of reason -> number of rows."""
 
     documents: int = 0
@@ -55,13 +55,13 @@ def build(
     skipped: TextIO | None = None,
     max_tokens: int = MAX_TOKENS,
     progress: bool = False,
-) -> Report:
+) -> Built:
     """Build `out` from the source. strict: stop at the first row that cannot be used. skipped: gets all such rows.
 
     UserError: unusable source (exit 3), no room (exit 6). `out` is then as before.
     """
-    report = Report()
-    size_bytes = sum(file.stat().st_size for file in files_of(source))
+    built = Built()
+    size_bytes = sum(file.stat().st_size for file in sources_of(source))
     bar = tqdm(total=size_bytes, unit="B", unit_scale=True, desc=out.name, disable=not progress)
     with atomic_database(out) as connection, bar:
         writer = IndexWriter(connection)
@@ -75,16 +75,16 @@ def build(
             if strict:
                 why, fix = "--strict stops at the first bad row", "correct it, or build without --strict to skip it"
                 raise UserError(f"{source}: row {row.number}: {row.reason}", why, fix, PREFLIGHT)
-            report.skip(source, row, skipped)
+            built.skip(source, row, skipped)
         if not writer.num_documents:
-            what, why = f"{source} holds no usable row", f"{report.skipped.total()} rows were skipped"
+            what, why = f"{source} holds no usable row", f"{built.skipped.total()} rows were skipped"
             fix = 'rows are objects like {"title": "Alex", "text": "Alex was born in 1962."}, or files .txt and .md'
             raise UserError(what, why, fix, PREFLIGHT)
         bar.set_description(f"{out.name}: merging the index")
         writer.finish()
-    report.documents = writer.num_documents
-    report.passages = writer.num_passages
-    return report
+    built.documents = writer.num_documents
+    built.passages = writer.num_passages
+    return built
 
 
 def main(argv: list[str]) -> None:
@@ -105,13 +105,13 @@ def main(argv: list[str]) -> None:
                 what, why = f"{options.out} is no knowledge base", "the build would overwrite it"
                 raise UserError(what, why, "name another output", CONFIG)
     with open(options.skipped or os.devnull, "w", encoding="utf-8") as file:
-        report = build(options.source, options.out, options.strict, file, progress=True)
+        built = build(options.source, options.out, options.strict, file, progress=True)
     print(
-        f"{options.out}: {report.documents:,} documents, {report.passages:,} passages, "
+        f"{options.out}: {built.documents:,} documents, {built.passages:,} passages, "
         f"{options.out.stat().st_size / 1e6:,.1f} MB"
     )
-    kinds = ", ".join(f"{number} {kind}" for kind, number in report.skipped.most_common())
-    print(f"{report.skipped.total()} rows skipped: {kinds}" if kinds else "0 rows skipped")
+    kinds = ", ".join(f"{number} {kind}" for kind, number in built.skipped.most_common())
+    print(f"{built.skipped.total()} rows skipped: {kinds}" if kinds else "0 rows skipped")
     say_next(options.out, ["knowledge.verify", options.out], ["knowledge.search", options.out, "QUERY"])
 
 

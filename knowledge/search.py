@@ -34,9 +34,9 @@ def main(argv: list[str]) -> None:
         print(json.dumps(answer))
         return
     if found:
-        print(f"title: {found.how}: {printable('; '.join(found.titles)) or 'no document'}")
+        print(f"title: {found.how}: {on_one_line('; '.join(found.titles)) or 'no document'}")
     for rank, passage in enumerate(passages, 1):
-        print(f"{rank}. {passage.score:6.2f}  {printable(passage.id)}\n   {printable(passage.text)}")
+        print(f"{rank}. {passage.score:6.2f}  {on_one_line(passage.id)}\n   {on_one_line(passage.text)}")
     title = passages[0].title if passages else "TITLE"
     say_next(
         "the passages above; --json prints them as JSON" if passages else "no passage found",
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> None:
     )
 
 
-def printable(text: str) -> str:
+def on_one_line(text: str) -> str:
     """Return a text of the base on one line, with its control characters made visible."""
     return escape(" ".join(text.split()))
 

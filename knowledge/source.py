@@ -44,7 +44,7 @@ class Skip:
     reason: str
 
 
-def files_of(source: Path) -> list[Path]:
+def sources_of(source: Path) -> list[Path]:
     """Return the texts in a folder and in those below it, by their names; of a file, itself, if it exists."""
     if not source.is_dir():
         return [source] * source.exists()
@@ -74,7 +74,7 @@ def read_source(path: Path, passed: Callable[[int], object] = int) -> Iterator[D
 def _texts(folder: Path, passed: Callable[[int], object]) -> Iterator[Document | Skip]:
     """Yield a document or a skip for each text in a folder."""
     num_bytes = 0
-    for number, file in enumerate(files_of(folder), 1):
+    for number, file in enumerate(sources_of(folder), 1):
         with explained(OSError, f"cannot read {file}", "make it readable, or remove it"):
             content = file.read_bytes()
         num_bytes += len(content)
@@ -94,11 +94,10 @@ def _texts(folder: Path, passed: Callable[[int], object]) -> Iterator[Document |
 
 def _rows(path: Path, file: BinaryIO) -> Iterator[Document | Skip]:
     start = file.peek(len(MAGIC))
-    if start.startswith(MAGIC):
-        yield from _documents(path)
-        return
     stream = gzip.GzipFile(fileobj=file) if start.startswith(GZIP) else file
-    if path.name.lower().endswith(TABLES):
+    if start.startswith(MAGIC):
+        rows = _documents(path)
+    elif path.name.lower().endswith(TABLES):
         rows = read_records(path)
     elif stream.peek(1).lstrip(SPACES).startswith(b"["):
         rows = _array(path, stream)
@@ -116,12 +115,12 @@ def _array(path: Path, stream: BinaryIO) -> list[object]:
         return json.loads(stream.read().decode("utf-8-sig", "surrogateescape"))
 
 
-def _documents(path: Path) -> Iterator[Document | Skip]:
-    """Yield the documents of a knowledge base, such as KnowRL's."""
+def _documents(path: Path) -> Iterator[object]:
+    """Yield the documents of a knowledge base, such as KnowRL's, as rows."""
     with closing(ReadOnlyDatabase(path)) as database:
         has_index(database)  # or raises
-        for number, (title, text) in enumerate(database.stream(ALL_DOCUMENTS), 1):
-            yield check_row(number, {"title": str(title), "text": split_stored(str(text or ""))})
+        for title, text in database.stream(ALL_DOCUMENTS):
+            yield {"title": str(title), "text": split_stored(str(text or ""))}
 
 
 def _lines(stream: BinaryIO) -> Iterator[Document | Skip]:

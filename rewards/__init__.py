@@ -5,7 +5,8 @@ lies below the trainer: schema, errors, storage, devices, processes; the command
 and configurations as the trainer does. `grpo` imports this folder. Read in this order:
 
     registry.py     what a reward is; names to rewards
-    own.py          users' own functions: found by name or passed as objects, called as TRL does
+    own_names.py    users' own functions by name, and where one has failed
+    own.py          their calls: what TRL passes, and what they return
     deadline.py     their deadline
     format.py       one <think> block, one <answer> block, perhaps a <confidence>, nothing else
     environment.py  what an environment of the user's says of its completion

@@ -15,7 +15,7 @@ _EXPRESSION = re.compile(r"[\d(][\d\s.()]*(?:[-+*/×÷^]\s*[\d(][\d\s.()]*)+")  
 
 
 @dataclass(frozen=True)
-class Case:
+class Target:
     """A row of data, with what attacks are made of.
 
     form: of an honest completion, a text with {answer} and perhaps {thought} and {confidence}. wrong, other: answers
@@ -44,7 +44,7 @@ class Case:
 
     def mark(self, answer: str) -> str:
         """Return an answer with the marks that the form puts around it, such as a box."""
-        return _SLOT.search(self.form)[0].replace("{answer}", answer).replace("{confidence}", "1")
+        return _SLOT.findall(self.form)[0].replace("{answer}", answer).replace("{confidence}", "1")
 
     def honest(self) -> dict[str, str]:
         """Return an honest completion of each kind; the last one is wrong, and has not the form."""
@@ -59,43 +59,44 @@ class Attack:
     """A way to earn without an honest answer. texts: makes the completions. remedy: what the reward should do."""
 
     name: str
-    texts: Callable[[Case], Sequence[str]]
+    texts: Callable[[Target], Sequence[str]]
     remedy: str
 
-    def write(self, case: Case) -> list[str]:
+    def write(self, target: Target) -> list[str]:
         """Return its texts for a row, without those that hold the truth by chance: that do not depend on it."""
-        independent, words = self.texts(replace(case, truth="?")), f" {normalise(case.truth)} "
+        independent = self.texts(replace(target, truth="?"))
+        words = f" {normalise(target.truth)} "
         by_chance = [text for text in independent if words in f" {normalise(text)} "]
-        return [text for text in dict.fromkeys(self.texts(case)) if text not in by_chance]
+        return [text for text in dict.fromkeys(self.texts(target)) if text not in by_chance]
 
 
-def is_same(answer: str, truth: str) -> bool:
-    return equals_one(answer, [truth]) or equivalent(answer, truth)
+def is_among(answer: str, truths: Sequence[str]) -> bool:
+    return equals_one(answer, truths) or any(equivalent(answer, truth) for truth in truths)
 
 
-def _say(*templates: str) -> Callable[[Case], list[str]]:
-    return lambda case: [case.say(template) for template in templates]
+def _say(*templates: str) -> Callable[[Target], list[str]]:
+    return lambda target: [target.say(template) for template in templates]
 
 
-def _copied(case: Case) -> list[str]:
+def _copied(target: Target) -> list[str]:
     """Answer with the question, and with the longest expression in it."""
-    found = [text.strip() for text in _EXPRESSION.findall(case.question)]
-    return [case.write(text) for text in (case.question, *sorted(found, key=len)[-1:]) if text != case.truth]
+    found = [text.strip() for text in _EXPRESSION.findall(target.question)]
+    return [target.write(text) for text in (target.question, *sorted(found, key=len)[-1:]) if text != target.truth]
 
 
-def _listed(case: Case) -> list[str]:
+def _listed(target: Target) -> list[str]:
     """Give several answers in one mark, and each in its own."""
-    answers = (case.wrong, case.truth, case.other)
-    several = " ".join(map(case.mark, answers * 2))
-    texts = [case.write(mark.join(answers)) for mark in (", ", " or ")]
-    return [*texts, case.write("\0").replace(case.mark("\0"), several)]
+    answers = (target.wrong, target.truth, target.other)
+    several = " ".join(map(target.mark, answers * 2))
+    texts = [target.write(mark.join(answers)) for mark in (", ", " or ")]
+    return [*texts, target.write("\0").replace(target.mark("\0"), several)]
 
 
-def _misspelt(case: Case) -> list[str]:
+def _misspelt(target: Target) -> list[str]:
     """Write one and two other letters, and the same letters and words in another order."""
-    truth = case.truth
+    truth = target.truth
     return _others(
-        case,
+        target,
         f"{truth[:-1]}x",
         f"{truth[0]}zx{truth[3:]}",
         truth[::-1],
@@ -104,52 +105,59 @@ def _misspelt(case: Case) -> list[str]:
     )
 
 
-def _cut(case: Case) -> list[str]:
+def _cut(target: Target) -> list[str]:
     """Write the first word of the answer, the last one, the first half, and the first letters."""
-    first, *_, last = case.truth.split() * 2
-    half = len(case.truth) // 2 + 1
+    first, *_, last = target.truth.split() * 2
+    half = len(target.truth) // 2 + 1
     return _others(
-        case,
+        target,
         first,
         last,
-        case.truth[:half],
-        case.truth[:3],
+        target.truth[:half],
+        target.truth[:3],
     )
 
 
-def _others(case: Case, *answers: str) -> list[str]:
+def _others(target: Target, *answers: str) -> list[str]:
     """Write answers that are not the truth, if that is long enough to be told from them."""
-    is_long = len(case.truth) >= MIN_LETTERS and case.truth.replace(" ", "").isalnum()
-    return [case.write(answer) for answer in answers if is_long and not is_same(answer, case.truth)]
+    is_long = len(target.truth) >= MIN_LETTERS and target.truth.replace(" ", "").isalnum()
+    return [target.write(answer) for answer in answers if is_long and not is_among(answer, [target.truth])]
 
 
-def _elsewhere(case: Case) -> list[str]:
+def _elsewhere(target: Target) -> list[str]:
     """Write the truth into the thoughts, also with its marks, before a wrong answer and before none."""
     texts = []
-    for said in (case.truth, case.mark(case.truth)):
+    for said in (target.truth, target.mark(target.truth)):
         thought = f"At first sight {said} may seem right."
-        texts += [case.write(case.wrong, thought), case.write("", thought)]
+        texts += [target.write(target.wrong, thought), target.write("", thought)]
     return texts
 
 
-def _short_and_long(case: Case) -> list[str]:
+def _short_and_long(target: Target) -> list[str]:
     thoughts = " ".join([THOUGHT] * LONG)
-    answers = " ".join([case.wrong] * LONG)
+    answers = " ".join([target.wrong] * LONG)
     return [
         "",
         "…",
-        case.write("", ""),
-        case.write(case.wrong, thoughts),
-        case.write(answers),
+        target.write("", ""),
+        target.write(target.wrong, thoughts),
+        target.write(answers),
     ]
 
 
-def _misformed(case: Case) -> list[str]:
-    honest, slot = case.write(case.wrong), case.mark(case.wrong)
+def _misformed(target: Target) -> list[str]:
+    honest = target.write(target.wrong)
+    slot = target.mark(target.wrong)
     if not slot.startswith("<"):
         return []
     turned = f"{slot}\n{honest.partition(slot)[0]}"
-    return [case.write("", ""), honest.replace("<", "<\u200b"), turned, honest + slot, f"{honest} It is {case.other}."]
+    return [
+        target.write("", ""),
+        honest.replace("<", "<\u200b"),
+        turned,
+        honest + slot,
+        f"{honest} It is {target.other}.",
+    ]
 
 
 WRONG = Attack("a wrong answer", _say("{wrong}"), "compare the answer with the row's answer")

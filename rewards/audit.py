@@ -25,11 +25,11 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 from grpo.algorithm.schema import Completion, Group, Prompt, Score
 from grpo.base.errors import INTERNAL, PREFLIGHT, UserError, escape, run_main
@@ -40,7 +40,7 @@ from grpo.data.messages import with_system
 from grpo.data.questions import QuestionData, Questions
 from grpo.data.rows import Row
 from grpo.data.worlds.world import invent, is_made, locate, write_world
-from rewards.attacks import ATTACKS, FORM, WRONG, Attack, Case, is_same
+from rewards.attacks import ATTACKS, FORM, WRONG, Attack, Target, is_among
 from rewards.exact import truths
 from rewards.mathematics.boxes import gold_answer
 from rewards.registry import build_rewards, built_in, expand
@@ -57,22 +57,24 @@ MAX_CHARS = 280  # of a text that is shown
 # --- the rows that are attacked ---------------------------------------------------------------------------------------
 
 
-def make_cases(rows: Sequence[Row], num_rows: int, form: str) -> Iterator[tuple[Row, Case]]:
-    """Yield rows that have an answer, spread over the data, and what attacks on them are made of.
+def make_targets(rows: Sequence[Row], num_rows: int, form: str) -> Iterator[tuple[Row, Target, Row | None]]:
+    """Yield rows that have an answer, spread over the data, what attacks on them are made of, and a row with another.
 
     UserError (exit 3) if no row has an answer.
     """
     answered = [(row, accepted) for row in rows if (accepted := accepted_answers(row))]
     if not answered:
-        why, fix = "an honest right answer is made from it", "set answer_field to the column with the answers"
+        why = "an honest right answer is made from it"
+        fix = "set answer_field to the column with the answers"
         raise UserError("no row of the data has an answer", why, fix, PREFLIGHT)
-    others = [accepted[0] for _, accepted in answered[:MAX_OTHERS]]
+    others = answered[:MAX_OTHERS]
     for row, accepted in answered[:: -(-len(answered) // num_rows)]:
-        wrong = []
-        for candidate in (*others, *FALLBACKS):
-            if not any(is_same(candidate, one) for one in (*accepted, *wrong)):
+        wrong: list[str] = []
+        for candidate in (*(theirs[0] for _, theirs in others), *FALLBACKS):
+            if not is_among(candidate, [*accepted, *wrong]):
                 wrong.append(candidate)
-        yield row, Case(form, row.question, accepted[0], *wrong[:2])
+        other = next((one for one, theirs in others if not is_among(accepted[0], theirs)), None)
+        yield row, Target(form, row.question, accepted[0], *wrong[:2]), other
 
 
 def accepted_answers(row: Row) -> list[str]:
@@ -155,18 +157,16 @@ def audit(
     with with_data(config) as config, no_way_out():
         rows = rows or QuestionData(config).load(Questions.to_train(config))[0]
         found = Audit(form or asked_form(config))
-        scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
-        clients = [client for resource in scorer.resources for client in resource.clients]
-        allowance = iter(range(num_calls))
-        for client in clients:
-            client.allowance = allowance
+        options = asdict(config) | {"allowance": iter(range(num_calls))}
+        scorer = Scorer(build_rewards(config.reward_funcs, options), config.reward_weights)
         trial = Trial(config, scorer, found)
         try:
-            for row, case in make_cases(rows, num_rows, found.form):
-                trial.try_row(row, case)
+            for row, target, other in make_targets(rows, num_rows, found.form):
+                trial.try_row(row, target, other)
         finally:
             scorer.close()
-        found.num_asked = sum(client.counts["calls"] for client in clients)
+        counts = scorer.take_metrics()
+        found.num_asked = int(sum(number for name, number in counts.items() if name.endswith("/calls")))
     return found
 
 
@@ -174,31 +174,39 @@ class Trial:
     """The rewards of a configuration at work. found: what is noted."""
 
     def __init__(self, config: TrainConfig, scorer: Scorer, found: Audit):
-        self.config, self.scorer, self.found, self.encode = config, scorer, found, encoder(config)
+        self.config = config
+        self.scorer = scorer
+        self.found = found
+        self.encode = encoder(config)
         names = [reward.name for reward in scorer.rewards]
         self.names = [*names, TOGETHER] if len(names) > 1 else names  # the last one has the last word
 
-    def try_row(self, row: Row, case: Case) -> None:
-        """Let all rewards grade all texts about a row, and note what earns too much."""
+    def try_row(self, row: Row, target: Target, other: Row | None) -> None:
+        """Let all rewards grade all texts about a row, and note what earns too much.
+
+        other: a row to which the right answer is wrong.
+        """
         self.found.num_rows += 1
-        prompt, honest = self._prompt(row), case.honest()
+        prompt = self._prompt(row)
+        honest = target.honest()
         graded = self._grade(prompt, honest.values())
-        exchanged = replace(prompt, columns=with_wrong_truth(case, prompt.columns))
-        elsewhere = {}
-        with suppress(UserError):  # a function may know its own rows alone
-            elsewhere = self._grade(exchanged, [honest["right"]]) if exchanged.columns != prompt.columns else {}
-        texts = [(attack, text) for attack in ATTACKS for text in attack.write(case)]
+        elsewhere = self._grade(self._prompt(other), [honest["right"]]) if other else {}
+        texts = [(attack, text) for attack in ATTACKS for text in attack.write(target)]
         graded |= self._grade(prompt, [text for _, text in texts], row)
         for name in self.names:
             pays = {kind: graded[text][name].value for kind, text in honest.items()}
             pays["elsewhere"] = elsewhere[honest["right"]][name].value if elsewhere else None
             self.found.pays[name] = pays
-            if None in (pays["right"], pays["wrong"]):
-                unknown = honest["right" if pays["right"] is None else "wrong"]
+            right = pays["right"]
+            wrong = pays["wrong"]
+            if right is None or wrong is None:
+                unknown = honest["right" if right is None else "wrong"]
                 self.found.untried[f"{name}: {graded[unknown][name].reason}"] += len(texts)
                 continue
+            seen = sees(right, wrong, pays["elsewhere"], pays["unformed"])
+            has_last_word = name == self.names[-1]
             for attack, text in texts:
-                bar = bar_of(attack, pays, has_last_word=name == self.names[-1])
+                bar = bar_of(attack, seen, right, wrong, has_last_word)
                 if bar is not None and text in graded:
                     self._note(row, name, attack, text, graded[text][name], bar)
 
@@ -215,7 +223,7 @@ class Trial:
             told = (name, attack.name, score.value, bar, row.index + 1, row.question, text, remedy)
             found.findings.append(Finding(*told))
 
-    def _grade(self, prompt: Prompt, texts: Sequence[str], row: Row | None = None) -> dict[str, dict[str, Score]]:
+    def _grade(self, prompt: Prompt, texts: Iterable[str], row: Row | None = None) -> dict[str, dict[str, Score]]:
         """Return of each text what each reward and their sum give. Each is a group of its own.
 
         row: of dishonest texts. That a function fails on one is a finding; on an honest text it is an error.
@@ -235,7 +243,9 @@ class Trial:
                 self.found.findings.append(Finding(error.what, "any text", None, 0.0, *place, error.why))
                 continue
             silent = [score.reason for score in completion.scores.values() if score.value is None]
-            graded[completion.text] = completion.scores | {TOGETHER: Score(completion.reward, *silent[:1])}
+            graded[completion.text] = completion.scores | {
+                TOGETHER: Score(completion.reward, silent[0] if silent else "")
+            }
         return graded
 
     def _prompt(self, row: Row) -> Prompt:
@@ -246,61 +256,49 @@ class Trial:
         return Prompt(row.index, text, (), row.columns, tuple(messages) if row.before is not None else ())
 
 
-def sees(pays: Mapping[str, float | None]) -> str:
+def sees(right: float, wrong: float, elsewhere: float | None, unformed: float | None) -> str:
     """Return what a reward pays for, by what it gives to honest texts: the answer, the form, or nothing of it.
 
-    elsewhere: what it gives to the right answer where a wrong one is the truth; None if that could not be tried.
+    elsewhere: what it gives to the right answer in another row; None if that could not be tried.
     """
-    right, wrong, elsewhere, unformed = (pays[kind] for kind in ("right", "wrong", "elsewhere", "unformed"))
     if right > wrong and (elsewhere is None or right > elsewhere):
         return "answer"
     return "form" if unformed is not None and wrong > unformed else "nothing"
 
 
-def bar_of(attack: Attack, pays: Mapping[str, float | None], has_last_word: bool) -> float | None:
+def bar_of(attack: Attack, seen: str, right: float, wrong: float, has_last_word: bool) -> float | None:
     """Return what the texts of an attack must stay below; None if the reward does not see what it aims at."""
-    seen = sees(pays)
     if attack is FORM:
-        return pays["wrong"] if seen == "form" else None
-    if seen == "answer":
-        return pays["right"]
-    above = math.nextafter(pays["right"], math.inf)
-    return (pays["right"] if attack is WRONG else above) if has_last_word else None
-
-
-def with_wrong_truth(case: Case, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a row as if the wrong answer were the truth."""
-
-    def exchanged(value: Any) -> Any:
-        if isinstance(value, list):
-            return list(map(exchanged, value))
-        return value.replace(case.truth, case.wrong) if isinstance(value, str) else value
-
-    return {name: value if name in ("question", "title") else exchanged(value) for name, value in columns.items()}
+        return wrong if seen == "form" else None
+    if seen == "answer" or (attack is WRONG and has_last_word):
+        return right
+    return math.nextafter(right, math.inf) if has_last_word else None
 
 
 @contextmanager
 def with_data(config: TrainConfig) -> Iterator[TrainConfig]:
     """Yield the configuration with the paths of its data. A toy world that is not made yet lasts as long as this."""
-    if not config.toy_world or is_made(config):
-        yield locate(config)
-        return
     with tempfile.TemporaryDirectory() as folder:
-        # the cold start of a world of facts holds what a model says: here nothing
-        world = invent(config, lambda config, facts: [""] * len(facts))
-        write_world(Path(folder), world)
-        yield locate(replace(config, toy_dir=folder))
+        if config.toy_world and not is_made(config):
+            # the cold start of a world of facts holds what a model says: here nothing
+            world = invent(config, lambda config, facts: [""] * len(facts))
+            write_world(Path(folder), world)
+            config = replace(config, toy_dir=folder)
+        located = locate(config)
+        assert isinstance(located, TrainConfig)
+        yield located
 
 
 @contextmanager
 def no_way_out() -> Iterator[None]:
     """Make os._exit an error of this process: a function that ends it would end the audit, with the exit code 0."""
-    leave, process = os._exit, os.getpid()
+    leave = os._exit
+    process = os.getpid()
 
-    def refuse(code: int) -> None:
+    def refuse(status: int) -> NoReturn:
         if os.getpid() != process:  # a child may end as it likes
-            leave(code)
-        raise RuntimeError(f"it calls os._exit({code}), which ends the process")
+            leave(status)
+        raise RuntimeError(f"it calls os._exit({status}), which ends the process")
 
     os._exit = refuse
     try:
@@ -342,7 +340,7 @@ def main(argv: list[str]) -> int:
     if arguments.rows < 1 or (form and "{answer}" not in form):
         parser.error("--rows must be at least 1, and --form must contain {answer}")
     path, overrides = split_arguments(rest)
-    config, _ = load_config(path, overrides, is_run=False)
+    config, _ = load_config(path, overrides, TrainConfig, is_run=False)
     with redirect_stdout(sys.stderr):  # what a user's function prints is no finding
         found = audit(config, arguments.rows, arguments.calls, form)
     told = vars(found) | {"findings": list(map(vars, found.findings))}

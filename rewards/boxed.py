@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from grpo.algorithm.schema import Score
+from grpo.algorithm.schema import Outcome, Score
 from rewards import exact
 from rewards.format import after_thoughts
 from rewards.mathematics.boxes import equivalent, gold_answer, verdict
 from rewards.registry import Columns, Options, Reward
 
-OUTCOMES = {"correct": "correct", "wrong": "wrong", "no_answer": "wrong", "unscorable": None}
+OUTCOMES: dict[str, Outcome | None] = {"correct": "correct", "wrong": "wrong", "no_answer": "wrong", "unscorable": None}
 MAX_WORDS = 6  # of an answer that is no sentence, unless a full stop ends it
 _WORD = re.compile(r"[\u4e00-\u9fff]{2}|(?<![\\\w])[^\W\d_\u4e00-\u9fff]{2,}")
 _NUMBER = re.compile(r"[0-9][0-9.,]*")

@@ -60,9 +60,9 @@ def chosen_letter(completion: str) -> str | None:
     if box is not None:
         return _only(box)
     for words in ANNOUNCED_BY:
-        found = list(re.finditer(words, text, re.IGNORECASE))
-        if found and _statements(text[found[-1].end() :]):
-            return _only(text[found[-1].end() :])
+        *before, after = re.split(words, text, flags=re.IGNORECASE)
+        if before and _statements(after):
+            return _only(after)
     return _only(text)
 
 

@@ -29,7 +29,9 @@ def in_time(seconds: float | None, work: Callable[[], Any], say_late: Callable[[
     if seconds is None:
         return work()
     due = time.monotonic() + seconds
-    rings_from, is_over, can_ring = due, threading.Event(), is_within_reach()
+    rings_from = due
+    is_over = threading.Event()
+    can_ring = is_within_reach()
 
     def ring(number: int, frame: Any) -> None:
         if time.monotonic() >= rings_from:
@@ -77,7 +79,8 @@ def in_time(seconds: float | None, work: Callable[[], Any], say_late: Callable[[
 
 def alone(work: Callable[[], Any]) -> Any:
     """Return what `work` returns, in this process. A child that it has forked ends here: it must not train, too."""
-    process, code = os.getpid(), 0
+    process = os.getpid()
+    code = 0
     try:
         return work()
     except SystemExit as error:

@@ -5,10 +5,11 @@ from functools import partial
 
 from grpo.algorithm.schema import Score
 from grpo.base.errors import CONFIG, UserError
-from rewards.own import as_number, failure_of, find_object, tag_of
+from rewards.own import as_number, failure_of
+from rewards.own_names import find_object
+from rewards.own_words import ENVIRONMENT
+from rewards.prompts import tag_of
 from rewards.registry import Columns, Functions, Options, Reward
-
-ENVIRONMENT = "environment"  # the column
 
 
 def build(name: str, options: Options, objects: Functions) -> Reward:

@@ -13,8 +13,8 @@ from functools import partial
 
 from grpo.algorithm.schema import Score, own_words
 from grpo.base.text import is_blank
-from rewards.own import tag_of
 from rewards.own_words import CALLS, RESULT
+from rewards.prompts import tag_of
 from rewards.registry import Columns, Options, Reward
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
@@ -99,8 +99,9 @@ def _first_answer(text: str) -> str | None:
 
 
 def _problem_with_tags(text: str) -> str:
-    counts = {tag: text.count(tag) for tag in TAGS}
-    wrong = [f"{tag} occurs {count} times" if count else f"no {tag}" for tag, count in counts.items() if count != 1]
+    wrong = [
+        f"{tag} occurs {text.count(tag)} times" if tag in text else f"no {tag}" for tag in TAGS if text.count(tag) != 1
+    ]
     if wrong:
         return "; ".join(wrong)
     places = [text.find(tag) for tag in TAGS]
@@ -140,7 +141,8 @@ def grade(completion: str, columns: Columns, tags: Sequence[str] = ()) -> Score:
     """
     calls = columns.get(CALLS) or ()
     if calls and calls[-1].is_turn:  # what follows is an answer of its own
-        completion, calls = completion[calls[-1].span[1] :], ()
+        completion = completion[calls[-1].span[1] :]
+        calls = ()
     problem = parse(own_words(completion, calls, fill="x")).problem
     if not problem and any(call.span[1] > completion.find("</think>") for call in calls):
         problem = "a tool is called after the think block"

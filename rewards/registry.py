@@ -1,14 +1,14 @@
 """Turn names into rewards. A reward grades one completion, or is a user's function with TRL's signature for a group."""
 
 import importlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from grpo.algorithm.schema import Score
 from grpo.base.errors import CONFIG, UserError
-from rewards.own import UserFunction, as_function, find_function, needed_columns, short_name
 from rewards.prompts import BLOCKS, BLOCKS_AND_CONFIDENCE
 
 KNOWRLS = "hf download zjunlp/KnowRL-Knowledge-Base knowledge_base.db --repo-type dataset --local-dir ."
@@ -20,8 +20,9 @@ Options = Mapping[str, Any]  # the keys of the configuration
 Columns = Mapping[str, Any]  # the columns of a row, and its prompt
 Rows = Sequence[Columns]  # of the data set
 Say = Callable[[str], None]  # shows a message
+UserFunction = Callable[..., Iterable[float | None] | Awaitable[Iterable[float | None]]]
 Grade = Callable[[str, Columns], Score | Awaitable[Score]]
-Counts = Mapping[str, tuple[float, float]]  # a number, and what it is divided by; 0: by nothing. Both add up
+Counts = dict[str, tuple[float, float]]  # a number, and what it is divided by; 0: by nothing. Both add up
 
 
 @dataclass(frozen=True)
@@ -51,24 +52,23 @@ class BuiltIn:
     grades: bool = False
 
 
-def _outcome(about: str, prompt: str = BLOCKS, pays_refusals: bool = True) -> BuiltIn:
-    where = "rewards.outcome.correctness:build"
-    return BuiltIn(where, about, ("answer",), prompt, asks_judge=True, pays_refusals=pays_refusals)
-
-
-def _facts(about: str, prompt: str = "") -> BuiltIn:
-    where = "rewards.knowrl.reward:build_of_facts"
-    return BuiltIn(where, about, ("title",), prompt, checks_facts=True, checks_every_answer=True)
-
-
-def _knowrl(about: str, pays_refusals: bool = True) -> BuiltIn:
-    where, needs = "rewards.knowrl.reward:build", ("answer", "title")
-    return BuiltIn(
-        where, about, needs, BLOCKS, asks_judge=True, checks_facts=True, pays_refusals=pays_refusals, with_format=True
-    )
-
-
 ANSWER = ("answer",)
+_outcome = partial(
+    BuiltIn, "rewards.outcome.correctness:build", needs=ANSWER, prompt=BLOCKS, asks_judge=True, pays_refusals=True
+)
+_facts = partial(
+    BuiltIn, "rewards.knowrl.reward:build_of_facts", needs=("title",), checks_facts=True, checks_every_answer=True
+)
+_knowrl = partial(
+    BuiltIn,
+    "rewards.knowrl.reward:build",
+    needs=("answer", "title"),
+    prompt=BLOCKS,
+    asks_judge=True,
+    checks_facts=True,
+    pays_refusals=True,
+    with_format=True,
+)
 BUILT_IN = {
     "format": BuiltIn("rewards.format:build", "1 for a think block and an answer block, else -1"),
     "tag_count": BuiltIn(
@@ -89,9 +89,11 @@ BUILT_IN = {
     "correctness": _outcome("2 right, 1 refused, -1 wrong (2506.19807)"),
     "truthrl": _outcome("1 right, 0 refused, -1 wrong (2509.25760)"),
     "abstention": _outcome("1 right, 0 refused, -t / (1 - t) wrong (2509.04664)"),
-    "rlcr": _outcome("1 if right, minus the squared error of q (2507.16806)", BLOCKS_AND_CONFIDENCE, False),
+    "rlcr": _outcome(
+        "1 if right, minus the squared error of q (2507.16806)", prompt=BLOCKS_AND_CONFIDENCE, pays_refusals=False
+    ),
     "factuality": _facts("0 to 1: how far the knowledge base supports the reasoning"),
-    "binary_rar": _facts("1 if nothing is refuted, else 0 (2510.17733)", BLOCKS),
+    "binary_rar": _facts("1 if nothing is refuted, else 0 (2510.17733)", prompt=BLOCKS),
     "knowrl": _knowrl("2 right, 1 refused, -1 + fact wrong"),
     "knowrl_v1": _knowrl("2 right, -1 + fact otherwise: KnowRL's guide", pays_refusals=False),
     "knowrl_v2": _knowrl("2 right, 1 refused, -1 + fact wrong: KnowRL since October 2025"),
@@ -100,11 +102,6 @@ BUILT_IN = {
 
 class Resource:
     """What rewards use and a run looks after, such as a judge. By default there is nothing to do for it."""
-
-    @property
-    def clients(self) -> list[Any]:
-        """Return the ApiClients by which it asks services."""
-        return []
 
     def prepare(self, rows: Rows, say: Say) -> None:
         """Find out before the first step, with the data set's rows, what would fail later; `say` what else is found."""
@@ -142,7 +139,7 @@ def built_in(name: str) -> BuiltIn:
 
 def expand(names: Sequence[str]) -> list[str]:
     """Add the rewards that come along with others, unless they are named, too."""
-    expanded = []
+    expanded: list[str] = []
     for name in names:
         if built_in(name).with_format and "format" not in [*names, *expanded]:
             expanded.append("format")
@@ -173,8 +170,5 @@ def _build(name: str, options: Options, objects: Functions) -> Reward:
         function = getattr(importlib.import_module(module_name), function_name)
         made = Reward(name, function) if known.grades else function(name, options)
         return replace(made, needs=known.needs, checks_every_answer=known.checks_every_answer)
-    if name == options.get("environment"):
-        return importlib.import_module("rewards.environment").build(name, options, objects)
-    function = as_function(name, objects[name]) if name in objects else find_function(name)
-    timeout_s = options["reward_timeout_s"]
-    return Reward(short_name(name), function=function, needs=needed_columns(function), timeout_s=timeout_s)
+    where = "rewards.environment" if name == options.get("environment") else "rewards.own"
+    return importlib.import_module(where).build(name, options, objects)

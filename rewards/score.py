@@ -15,7 +15,6 @@ the tokenizer, for a reward that counts tokens. To try it:
     judge=offline decomposer=rules verifier=lexical knowledge_base=knowledge.db
 """
 
-import argparse
 import json
 import statistics
 import sys
@@ -24,21 +23,19 @@ from contextlib import redirect_stdout
 from dataclasses import asdict, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from grpo.algorithm.schema import Call, Completion, Group, Prompt
 from grpo.base.errors import PREFLIGHT, UserError, explained, run_main
-from grpo.base.progress import check_output, say_next
+from grpo.base.progress import check_output, command_parser, say_next
 from grpo.base.storage import write_atomically
 from grpo.base.text import encodable
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
-from grpo.data.files import join_errors, noting, read_records
+from grpo.data.files import BadRows, join_errors, noting, read_records
 from grpo.data.messages import CONVERSATION_FIELDS
 from grpo.data.rows import (
-    ANSWER_FIELDS,
-    QUESTION_FIELDS,
-    TITLE_FIELDS,
+    FIELDS,
     USERS_TURN,
     check_answer,
     comparing,
@@ -50,14 +47,15 @@ from rewards.own_words import CALLS
 from rewards.registry import BUILT_IN, build_rewards
 from rewards.scorer import Scorer
 
-Encode = Callable[[str], Sequence[int]]  # a completion's text to its token ids
+Encode = Callable[[str], list[int]]  # a completion's text to its token ids
 
 
 class Tokens(Sequence):
     """The token ids of a completion. load: gives the encoder; it is called if a reward looks at them."""
 
     def __init__(self, text: str, load: Callable[[], Encode]):
-        self.text, self.load = text, load
+        self.text = text
+        self.load = load
 
     @cached_property
     def ids(self) -> Sequence[int]:
@@ -75,7 +73,8 @@ def score_rows(rows: list[dict[str, Any]], scorer: Scorer, encode: Encode, path:
 
     Each row is a group of its own. path: of the file that holds them.
     """
-    groups, bad = [], {}
+    groups: list[Group] = []
+    bad: BadRows = {}
     needing = comparing(scorer.rewards)
     for number, row in enumerate(rows, 1):
         with noting(bad, number):
@@ -90,7 +89,7 @@ def score_rows(rows: list[dict[str, Any]], scorer: Scorer, encode: Encode, path:
         (completion,) = group.completions
         scores = completion.scores
         found = {
-            "predicted": predicted(row["completion"]),
+            "predicted": last_boxed(row["completion"]) or parse(row["completion"]).answer,
             "expected": group.prompt.columns["answer"],
             "rewards": {name: score.value for name, score in scores.items()},
             "reasons": {name: score.reason for name, score in scores.items()},
@@ -101,24 +100,21 @@ def score_rows(rows: list[dict[str, Any]], scorer: Scorer, encode: Encode, path:
     return scored
 
 
-def predicted(completion: str) -> str | None:
-    """Return what a completion gives as its answer: its last box, or else its answer block."""
-    return last_boxed(completion) or parse(completion).answer
-
-
 def _group(number: int, row: dict[str, Any], encode: Encode) -> Group:
     if not isinstance(row.get("completion"), str):
-        what, why = f"row {number} has no completion", f"its columns are {', '.join(row)}"
+        what = f"row {number} has no completion"
+        why = f"its columns are {', '.join(row)}"
         raise UserError(what, why, "each row needs the text of a completion", PREFLIGHT)
     columns = {key: value for key, value in row.items() if key != "completion"}
-    given, messages = row.get("prompt"), []
+    given = row.get("prompt")
+    messages = []
     for name in ("prompt", *CONVERSATION_FIELDS):
         if isinstance(row.get(name), list):
             with explained(ValueError, f"row {number}: its {name} is no {USERS_TURN}", "correct or remove the row"):
                 *messages, question, _ = split_conversation(row[name], name)
             columns["question"] = question  # as in training
             messages.append({"role": "user", "content": question})
-    for name, fields in (("question", QUESTION_FIELDS), ("answer", ANSWER_FIELDS), ("title", TITLE_FIELDS)):
+    for name, fields in FIELDS.items():
         found = [row[field] for field in fields if field in row]
         columns.setdefault(name, found[0] if found else None)
     asked = given if isinstance(given, str) else str(columns["question"] or "")
@@ -130,12 +126,11 @@ def _group(number: int, row: dict[str, Any], encode: Encode) -> Group:
 def _calls(number: int, row: dict[str, Any]) -> list[Call]:
     """Return the calls of tools that a record of completions/ names."""
     with explained((KeyError, TypeError, ValueError), f"row {number}: its {CALLS} are no calls", "remove the column"):
-        calls = []
-        for entry in row.get(CALLS) or []:
-            start, end = entry["span"]
-            failure, is_turn = entry.get("failure") or "", entry.get("is_turn", False)
-            calls.append(Call(entry["tool"], "", "", 0, 0, (start, end), failure, is_turn))
-        return calls
+        return [
+            Call(entry["tool"], "", "", 0, 0, (start, end), entry.get("failure") or "", entry.get("is_turn", False))
+            for entry in row.get(CALLS) or []
+            for start, end in [entry["span"]]
+        ]
 
 
 def encoder(config: TrainConfig) -> Encode:
@@ -160,26 +155,22 @@ def encoder(config: TrainConfig) -> Encode:
         tokenizer = load_tokenizer(find_parts(model).tokenizer)
         return lambda text: tokenizer.encode(text, add_special_tokens=False)
 
-    return lambda text: Tokens(text, load)
+    return lambda text: cast(list[int], Tokens(text, load))
 
 
 def means_table(rewards: list[dict[str, float | None]]) -> str:
     """Lay out how many rows each reward has scored, and their mean."""
     lines = [f"{'reward':24} {'scored':>12} {'mean':>8}"]
     for name in rewards[0]:
-        values = [row[name] for row in rewards if row[name] is not None]
+        values = [value for row in rewards if (value := row[name]) is not None]
         shown = f"{statistics.fmean(values):+8.3f}" if values else "no scorable row"
         lines.append(f"{name:24} {f'{len(values)} of {len(rewards)}':>12} {shown}")
     return "\n".join(lines)
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m rewards.score",
-        description=__doc__,
-        epilog="built-in rewards:\n" + "\n".join(f"  {name:25} {known.about}" for name, known in BUILT_IN.items()),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    told = "\n".join(["built-in rewards:", *(f"  {name:25} {known.about}" for name, known in BUILT_IN.items())])
+    parser = command_parser("rewards.score", __doc__, epilog=told)
     parser.add_argument(
         "--reward", required=True, help="names of built-in rewards, or package.module:function, separated by commas"
     )
@@ -188,7 +179,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="reward settings of a training config")
     arguments = parser.parse_intermixed_args(argv)
     settings = [f"reward_funcs={arguments.reward}", *arguments.overrides]
-    config, _ = load_config(None, settings, is_run=False)
+    config, _ = load_config(None, settings, TrainConfig, is_run=False)
     if arguments.output:
         check_output(arguments.output)
     rewards = build_rewards(config.reward_funcs, asdict(config))

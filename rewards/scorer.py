@@ -10,20 +10,21 @@ Of several processes that hold one model together, the first one asks the reward
 import inspect
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from grpo.algorithm.schema import Completion, Group, Score, TrainerState, own_words
 from grpo.base.errors import PREFLIGHT, UserError, check_all
 from grpo.base.event_loop import EventLoop, wait_for
 from grpo.engine.device.peers import Peers
-from rewards.environment import ENVIRONMENT
-from rewards.own import MAX_NUMBER, Call, OwnCalls, describe_failure, is_async
-from rewards.own_words import CALLS
-from rewards.registry import Counts, Reward, Say
+from rewards.own_words import CALLS, ENVIRONMENT, MAX_NUMBER
+from rewards.registry import Columns, Counts, Grade, Reward, Say
+
+if TYPE_CHECKING:
+    from rewards.own import OwnCall, OwnCalls
 
 NUM_THREADS = 4
 NOT_A_REWARD = f"a reward is a number between -{MAX_NUMBER:g} and {MAX_NUMBER:g}, or None"
@@ -39,8 +40,8 @@ class Work:
     functions, once the group is complete.
     """
 
-    grades: list[dict[str, Future] | None]
-    calls: list[Call] = field(default_factory=list)
+    grades: list[dict[str, Future[Score]] | None]
+    calls: "list[OwnCall]" = field(default_factory=list)
 
     @property
     def is_complete(self) -> bool:
@@ -53,14 +54,20 @@ class Scorer:
     All peers make the same calls in the same order.
     """
 
+    own: "OwnCalls | None" = None
+
     def __init__(self, rewards: Sequence[Reward], weights: Sequence[float] | None = None, peers: Peers | None = None):
         self.rewards = list(rewards)
         self.peers = peers or Peers()
         self.resources = [resource for reward in rewards for resource in reward.resources]
-        self.weights = list(weights) if weights else [1.0] * len(self.rewards)
+        names = [reward.name for reward in rewards]
+        self.weights = dict(zip(names, weights or [1.0] * len(names), strict=True))
         self.pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="reward")
         self.loop = EventLoop("rewards")
-        self.own = OwnCalls()
+        if any(reward.function is not None for reward in rewards):
+            from rewards.own import OwnCalls  # most runs have no functions of a user
+
+            self.own = OwnCalls()
         self.under_way: dict[Group, Work] = {}
         self.failed: set[str] = set()  # built-in rewards that have failed on a completion
         self.not_numbers: dict[str, float] = {}  # reward -> the first value that is NaN, infinite or far too large
@@ -68,7 +75,7 @@ class Scorer:
     def submit(self, group: Group, index: int, state: TrainerState = START) -> None:
         """Start grading completion `index` of `group`; with its last one, start the coroutines that see a group."""
         work = self._work_on(group)
-        of_completion = work.grades[index] = {}
+        grades = work.grades[index] = {}
         if self.peers.rank:  # the first one grades
             return
         completion = group.completions[index]
@@ -78,13 +85,14 @@ class Scorer:
         text = own_words(completion.text, completion.calls)  # never what a tool has said
         for reward in self.rewards:
             if reward.grade is not None and not completion.failure:
-                of_completion[reward.name] = self._start(reward, text, row)
-        if work.is_complete:
-            self._start_own(group, state)
+                grades[reward.name] = self._start(reward.grade, text, row)
+        if work.is_complete and self.own:
+            work.calls = self.own.start(self.rewards, group, state)
 
     def collect(self, *groups: Group) -> None:
         """Wait for the grades of groups; set each completion's scores, its facts, and its reward: their weighted sum.
 
+        The weights are those of the rewards that apply to the prompt; of all rewards, if those weigh nothing.
         Users' plain functions are called here, while the other rewards go on. So name all groups at once. A group that
         was not submitted, or was collected before, stays as it is.
         """
@@ -97,7 +105,9 @@ class Scorer:
                 if completion.environment:
                     completion.environment.close()
                     completion.environment = None
-            group.weights = self.weights_of(group)
+            scores = group.completions[0].scores
+            applying = {name: weight for name, weight in self.weights.items() if scores[name].applies}
+            group.weights = applying if any(applying.values()) else self.weights
             for completion in group.completions:
                 completion.reward = combine(completion.scores, group.weights)
             del self.under_way[group]
@@ -106,14 +116,6 @@ class Scorer:
         """Return the facts that the first reward has found which checks every answer; [] if none does."""
         checking = [reward.name for reward in self.rewards if reward.checks_every_answer]
         return scores[checking[0]].facts if checking else []
-
-    def weights_of(self, group: Group) -> dict[str, float]:
-        """Return the weights of the rewards that apply to a group's prompt; of all rewards, if those weigh nothing."""
-        scores = group.completions[0].scores
-        names = [reward.name for reward in self.rewards]
-        weights = dict(zip(names, self.weights, strict=True))
-        applying = {name: weight for name, weight in weights.items() if scores[name].applies}
-        return applying if any(applying.values()) else weights
 
     def grade(self, groups: Sequence[Group]) -> None:
         """Grade finished groups, as evaluation does."""
@@ -147,54 +149,43 @@ class Scorer:
             resource.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
         self.loop.close()
-        self.own.loop.close()
+        if self.own:
+            self.own.loop.close()
 
     def _metrics(self) -> dict[str, float]:
         of_functions = [reward.name for reward in self.rewards if reward.function is not None]
-        return self.own.metrics(of_functions) | together(resource.counts() for resource in self.resources)
+        of_own = self.own.metrics(of_functions) if self.own else {}
+        return of_own | together(resource.counts() for resource in self.resources)
 
     def _work_on(self, group: Group) -> Work:
         return self.under_way.setdefault(group, Work([None] * len(group.completions)))
 
-    def _start(self, reward: Reward, text: str, row: dict[str, Any]) -> Future:
-        if inspect.iscoroutinefunction(reward.grade):
-            return self.loop.run(reward.grade(text, row))
-        return self.pool.submit(reward.grade, text, row)
-
-    def _start_own(self, group: Group, state: TrainerState) -> None:
-        """Start users' `async def` on a complete group; their plain functions wait for `collect`."""
-        calls = self.under_way[group].calls
-        for reward in self.rewards:
-            if reward.function is not None:
-                call = Call(reward.name, reward.function, reward.timeout_s, group, state)
-                calls.append(call)
-                if is_async(reward.function):
-                    self.own.make(call)
+    def _start(self, grade: Grade, text: str, row: dict[str, Any]) -> "Future[Score]":
+        if inspect.iscoroutinefunction(grade):
+            return self.loop.run(grade(text, row))
+        return self.pool.submit(cast(Callable[[str, Columns], Score], grade), text, row)
 
     def _grade(self, groups: Sequence[Group]) -> list[list[dict[str, Score]]]:
         """Call users' plain functions on all groups, one after the other; then wait for all grades of each group."""
         for group in groups:
             for call in self.under_way[group].calls:
-                if call.future is None:
+                if self.own and not call.began:
                     self.own.make(call)
         return [self._scores(group) for group in groups]
 
     def _scores(self, group: Group) -> list[dict[str, Score]]:
         """Wait for a group's grades. Return for each completion: reward name -> score."""
         work = self.under_way[group]
-        own = {call.name: self.own.scores(call) for call in work.calls}
-        scores: list[dict[str, Score]] = [{} for _ in group.completions]
-        for reward in self.rewards:
-            for index, completion in enumerate(group.completions):
-                if reward.function is not None:
-                    score = own[reward.name][index]
-                else:
-                    future = work.grades[index].get(reward.name)
-                    score = future and self._grade_of(reward.name, future)
-                scores[index][reward.name] = after_calls(completion, score and self._usable(reward.name, score))
+        scores = []
+        own = {call.name: self.own.scores(call) for call in work.calls} if self.own else {}
+        for index, (completion, grades) in enumerate(zip(group.completions, work.grades, strict=True)):
+            found = {name: of_group[index] for name, of_group in own.items()}
+            found |= {name: self._grade_of(name, future) for name, future in (grades or {}).items()}
+            usable = {name: self._usable(name, score) for name, score in found.items()}
+            scores.append({name: after_calls(completion, usable.get(name, Score(None))) for name in self.weights})
         return scores
 
-    def _grade_of(self, name: str, future: Future) -> Score:
+    def _grade_of(self, name: str, future: "Future[Score]") -> Score:
         """Wait for a built-in reward. One that fails on a completion cannot score it, and that never ends a run."""
         wait_for(future)
         try:
@@ -202,6 +193,8 @@ class Scorer:
         except UserError:
             raise
         except Exception as error:
+            from rewards.own_names import describe_failure  # which knows users' files
+
             why = describe_failure(error)
         if name not in self.failed:
             self.failed.add(name)
@@ -220,13 +213,12 @@ class Scorer:
         return replace(score, value=None, reason=f"the reward returned {score.value}: {NOT_A_REWARD}")
 
 
-def after_calls(completion: Completion, score: Score | None) -> Score:
-    """Return the score of a completion, with the tools that it called among what was asked; None if one has failed."""
+def after_calls(completion: Completion, score: Score) -> Score:
+    """Return the score of a completion, with the tools that it called among what was asked; no value if one failed."""
     asked = {f"tool {call.tool}": not call.failure for call in completion.calls}
     if completion.failure:
         last = completion.calls[-1]
         reason = f"the tool {last.tool} gave no result: {completion.failure}"
-        score = score or Score(None)
         return replace(score, value=None, outcome=None, reason=reason, asked=asked)
     return replace(score, asked=score.asked | asked) if asked else score
 

@@ -73,9 +73,11 @@ def _verifier(options: Options) -> Checkup:
     """Load the entailment model."""
     if options["verifier"] == "lexical":
         return OFFLINE
+    from grpo.engine.device.distributed import choose_device
+
     started = time.perf_counter()
-    verifier = build_verifier(options, weigh_contradiction=True)
-    where = f"{options['nli_model']} on {verifier.device}"
+    build_verifier(options, weigh_contradiction=True)
+    where = f"{options['nli_model']} on {choose_device(options['device'])}"
     return Checkup(f"{where}; loaded in {time.perf_counter() - started:.1f} s")
 
 
@@ -84,12 +86,14 @@ def _model(build: Callable[[Options], Resource], options: Options) -> Checkup:
     service = build(options)
     if not isinstance(service, ModelService):
         return OFFLINE
-    client, started = service.client, time.perf_counter()
+    client = service.client
+    started = time.perf_counter()
     try:
         result = service.check()
     finally:
         service.close()
-    count, calls = client.counts, max(client.counts["calls"], 1)
+    count = client.counts
+    calls = max(client.counts["calls"], 1)
     seconds = (time.perf_counter() - started) / calls
     text = f"{client.endpoint.model} at {client.endpoint.base_url}, {seconds:.1f} s a call; {result}"
     return Checkup(text, seconds, (count["prompt_tokens"] // calls, count["completion_tokens"] // calls))

@@ -10,15 +10,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 from commands import ROOT
-from making import make_group
+from making import make_group, read_lines
 
-from bench import ceilings, decode, models, record, report, sampler, timing, whole_steps, workload
+from bench import ceilings, decode, models, record, report, timing, whole_steps, workload
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.sampling.sampler import Sampler
 from grpo.report import plot
 
 RUNS = {  # a benchmark and its options -> a package that it needs
     "sampler --peer hf": "transformers",
+    "sampler --peer ctranslate2 --dtype float32": "ctranslate2",
+    "sampler --peer llama.cpp --dtype float32": "xllamacpp",
     "sampler --peer none": "torch",
     "logprob --peer torch": "torch",
     "logprob --peer none": "torch",
@@ -124,7 +126,7 @@ def test_rows_of_several_benchmarks_go_to_one_file_and_the_report_replaces_the_t
     file, readme = tmp_path / "elsewhere" / "rows.jsonl", tmp_path / "README.md"
     for name in ("decode", "logprob"):
         benchmark(name).main(["--smoke", "--save", str(file)])
-    rows = record.read_rows(file.parent)
+    rows = read_lines(file)
     assert [row["bench"] for row in rows if row["cases"]] == ["decode"] * 3 + ["logprob"] * 2
     assert [row["bench"] for row in rows if row["checks"]] == ["logprob"] * 2
     assert "save" not in rows[0]["options"]
@@ -139,15 +141,6 @@ def test_rows_of_several_benchmarks_go_to_one_file_and_the_report_replaces_the_t
     assert text.endswith("after\n")
     assert "old" not in text
     assert text.count("| logprob, cpu, ") == 2
-
-
-def test_every_stored_case_has_its_tokens_per_second():
-    """Only a search in the knowledge base has no tokens."""
-    for row in record.read_rows(record.RESULTS):
-        for case in row["cases"]:
-            rates = case.get("tokens_per_s", {})
-            if row["bench"] != "knowledge":
-                assert rates == {side: case["tokens"] / spent["median"] for side, spent in case["seconds"].items()}
 
 
 def stored_row(commit: str, cases: dict[str, float], bench="sampler", **options) -> dict:
@@ -165,25 +158,15 @@ def stored_row(commit: str, cases: dict[str, float], bench="sampler", **options)
 
 def test_the_report_shows_each_case_as_it_was_measured_last():
     """In any order of the models; a trial does not count, and what has the real shape stands first."""
-    old = stored_row("old", {"smollm2": 9.0, "31m": 9.0})
-    small, large = stored_row("new", {"31m": 1.0, "draw": 2.0}), stored_row("new", {"0.5b": 3.0, "draw": 4.0})
+    old, new = stored_row("old", {"31m": 9.0, "smollm2": 9.0}), stored_row("new", {"31m": 1.0})
     beside = [stored_row("new", {"31m": 5.0}, device="cuda"), stored_row("old", {"31m": 6.0}, bench="train_step")]
     trials = [stored_row("newer", {"31m": 8.0}, smoke=True), stored_row("newer", {})]
-
-    def shown(*rows):
-        return {tuple(report.cells(*found)[:3]) for found in report.newest([*rows, *trials])}
-
-    first = report.newest([small, old])[0]
-    assert first[1]["name"] == "smollm2"
-    models = {
-        ("sampler, cpu", "31m", "1.00 s"),
-        ("sampler, cpu", "0.5b", "3.00 s"),
+    assert [tuple(report.cells(*found)[:3]) for found in report.newest([old, *beside, new, *trials])] == [
         ("sampler, cpu", "smollm2", "9.00 s"),
-    }
-    others = {("sampler, cuda", "31m", "5.00 s"), ("train_step, cpu", "31m", "6.00 s")}
-    draw = "sampler, cpu", "draw"
-    assert shown(old, small, large, *beside) == models | others | {(*draw, "4.00 s")}
-    assert shown(old, *beside, large, small) == models | others | {(*draw, "2.00 s")}
+        ("sampler, cpu", "31m", "1.00 s"),
+        ("sampler, cuda", "31m", "5.00 s"),
+        ("train_step, cpu", "31m", "6.00 s"),
+    ]
 
 
 def test_rows_that_are_of_no_benchmark_are_left_out_with_a_note(capfd, tmp_path):
@@ -203,9 +186,8 @@ def test_rows_that_are_of_no_benchmark_are_left_out_with_a_note(capfd, tmp_path)
 
 def test_repeats_take_turns_and_ratios_are_paired():
     order = []
-    seconds = timing.interleave({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 3)
+    timing.interleave({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 3)
     assert order == [*"ab", *"ab", *"ba", *"ab"]
-    assert {name: len(values) for name, values in seconds.items()} == {"a": 3, "b": 3}
     case = timing.make_case("sums", {"ours": [1.0, 2.0, 1.0], "peer": [3.0, 4.0, 5.0]}, tokens=12, floor=0.5)
     assert (case["ratio"], case["ratio_range"], case["ceiling_share"]) == (3.0, [2.0, 5.0], 0.5)
     assert case["tokens_per_s"] == {"ours": 12.0, "peer": 3.0}
@@ -276,47 +258,13 @@ def test_a_part_that_runs_out_of_time_keeps_its_checks_and_profiles(monkeypatch,
     with pytest.raises(SystemExit):
         decode.main(["--smoke", "--profile", "--save"])
     assert order == ["case"] * 3 + ["profile"] * 2
-    rows = record.read_rows(file)
+    rows = read_lines(file)
     assert [len(row["cases"]) for row in rows] == [1, 1, 1, 0], "each as soon as it is there"
     assert list(rows[3]["profiles"]) == ["tiny, 5 rows, context 20, LoRA"]
 
     kept = record.Record("sums", SimpleNamespace(device="cpu", save=file))
     kept.check({"judged all": True})
-    assert record.read_rows(file)[-1]["checks"] == {"judged all": True}, "before it is finished"
-    order.clear()
-    kept.profile("a", lambda: None)
-    with pytest.raises(AssertionError, match="after the last case"):
-        kept.add(timing.make_case("late", {"ours": [1.0]}, tokens=None))
-
-
-def test_on_a_gpu_a_run_of_draws_is_one_replay_of_a_graph():
-    """So the host's time for each launch does not count."""
-    drawn, captured = [], []
-
-    def capture(step):
-        captured.append(step)
-        return SimpleNamespace(replay=lambda: drawn.append("replay"))
-
-    sampler.repeated(lambda: drawn.append("draw"), capture)()
-    assert drawn == ["replay"]
-    for run in (captured[0], sampler.repeated(lambda: drawn.append("draw"))):
-        drawn.clear()
-        run()
-        assert drawn == ["draw"] * sampler.DRAWS
-
-
-def test_adapters_are_drawn_where_they_are(monkeypatch):
-    """One CPU thread takes many seconds for those of 7B: no random number is made elsewhere and copied."""
-    model = models.random_decoder("tiny", models.build_of(SimpleNamespace(dtype="float32", device="cpu"), rank=4))
-    for name in ("rand", "randn", "empty"):
-        monkeypatch.setattr(torch, name, None)
-    devices, real = [], torch.Generator
-    monkeypatch.setattr(torch, "Generator", lambda device="cpu": devices.append(device) or real("cpu"))
-    models.fill_adapters(model)
-    assert devices == [model.build.device]
-    A, B = next(model.lora_linears()).adapter("q_proj")
-    assert A.abs().max() <= A.shape[1] ** -0.5 and A.std() > 0.4 * A.shape[1] ** -0.5
-    assert B.std() == pytest.approx(0.01, rel=0.2)
+    assert read_lines(file)[-1]["checks"] == {"judged all": True}, "before it is finished"
 
 
 @pytest.mark.parametrize(("name", "peer"), [("whole_steps", "trl"), ("knowledge", "rank_bm25")])
@@ -333,9 +281,5 @@ def test_a_peer_that_is_not_installed_is_named_before_anything_is_measured(monke
 def test_the_log_of_experiments_is_short():
     """Four lines each: what, expected, found, decided."""
     lines = (ROOT / "bench" / "LOG.md").read_text(encoding="utf-8").splitlines()
-    entries = lines[4:]
-    assert len(lines) <= 300 and len(entries) % 4 == 0
-    for title, *told in zip(*(entries[place::4] for place in range(4)), strict=True):
-        assert re.match(r"## \d{4}-\d\d-\d\d .*\([0-9a-f]{8}\)$", title), title
-        begun = [re.match(r"- (\w+)", line)[1] for line in told]
-        assert begun == ["Expected", "Found", "Decided"], title
+    entry = r"## \d{4}-\d\d-\d\d .*\([0-9a-f]{8}\)\n- Expected.*\n- Found.*\n- Decided.*\n?"
+    assert len(lines) <= 300 and re.fullmatch(f"({entry})+", "\n".join(lines[4:]))

@@ -65,6 +65,10 @@ class Learner:
     step: int = 0
     phase: Phase = untimed
 
+    def train_step(self) -> Learned:
+        """Make a step."""
+        raise NotImplementedError
+
     def make_batches(self, groups: Sequence[Group], max_tokens: int = 0) -> list[PackedBatch]:
         """Split the trained completions into micro-batches. Their loss weights are set already.
 

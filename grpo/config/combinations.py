@@ -39,7 +39,8 @@ def _reward_problems(config: TrainConfig) -> Iterator[str]:
     """Yield what is wrong with the prompt, and with the names and weights of rewards."""
     if "{question}" not in config.prompt_template:
         yield "prompt_template does not contain {question}"
-    rewards, weights = expand(config.reward_funcs or ()), config.reward_weights
+    rewards = expand(config.reward_funcs or ())
+    weights = config.reward_weights
     all_rewards = [*rewards, *expand(config.eval_reward_funcs or ())]
     for name in dict.fromkeys(all_rewards):
         if name.endswith(".py"):

@@ -14,16 +14,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grpo.base.storage import Json
 from grpo.data.count import is_empty
-from grpo.data.files import Record
+from rewards.prompts import STEP_BY_STEP
 
-STEP_BY_STEP = "{question}\n\nReason step by step, and put your final answer within \\boxed{}."
 LETTER = "{question}\n\nThink step by step. Then end with the letter of the right choice, as in: Answer: A"
 LETTERS = "ABCDEFGHIJ"
 NUM_TESTED = 20  # rows by which a format is recognised
 
 
-def _read_as_it_is(record: Record, rng: random.Random) -> Record:
+def _read_as_it_is(record: Json, rng: random.Random) -> Json:
     """Return the question and its answer. KeyError if the record has none."""
     question = record["question" if "question" in record else "problem"]
     answer = record["answer" if "answer" in record else "solution"]
@@ -44,35 +44,34 @@ class Benchmark:
     columns: str
     reward: str
     prompt: str = "{question}"
-    read: Callable[[Record, random.Random], Record] = _read_as_it_is
-    accepts: Callable[[Record], bool] = lambda record: True
+    read: Callable[[Json, random.Random], Json] = _read_as_it_is
+    accepts: Callable[[Json], bool] = lambda record: True
     says_so: str = ""
 
-    def fits(self, record: Record, file_name: str) -> bool:
+    def fits(self, record: Json, file_name: str) -> bool:
         """Return whether a record may have this format."""
         names = set(self.columns.split(", "))
         others = [str(value) for name, value in record.items() if name not in names]
         text = " ".join([file_name, *others])
         return names <= set(record) and self.says_so in text.lower()
 
-    def read_row(self, record: Record, seed: str) -> Record:
+    def read_row(self, record: Json, seed: str) -> Json:
         """Return a record with the columns above added. seed: for the order of choices. ValueError: what is wrong."""
         rng = random.Random(seed)
         return record | self.read(_named_alike(record), rng)
 
 
-def find_benchmark(records: Sequence[Record], file_name: str = "") -> Benchmark | None:
+def find_benchmark(records: Sequence[Json], file_name: str = "") -> Benchmark | None:
     """Return the format of these rows; None if it is not known."""
-    tested = [_named_alike(record) for record in records[:NUM_TESTED]]
-    for benchmark in BENCHMARKS:
-        if not tested or not all(benchmark.fits(record, file_name) for record in tested):
-            continue
-        if all(benchmark.accepts(_named_alike(record)) for record in records):
+    named = list(map(_named_alike, records))
+    for benchmark in BENCHMARKS if named else ():
+        does_fit = all(benchmark.fits(record, file_name) for record in named[:NUM_TESTED])
+        if does_fit and all(map(benchmark.accepts, named)):
             return benchmark
     return None
 
 
-def _named_alike(record: Record) -> Record:
+def _named_alike(record: Json) -> Json:
     """Name columns as the hub does: `Best Answer` is best_answer."""
     renamed = {}
     for name, value in record.items():
@@ -81,7 +80,7 @@ def _named_alike(record: Record) -> Record:
     return renamed
 
 
-def _truthful_qa(record: Record, rng: random.Random) -> Record:
+def _truthful_qa(record: Json, rng: random.Random) -> Json:
     right, wrong = split_answers(record["correct_answers"]), split_answers(record["incorrect_answers"])
     if is_empty(record["best_answer"]):
         return {"question": record["question"], "answer": None}
@@ -90,7 +89,7 @@ def _truthful_qa(record: Record, rng: random.Random) -> Record:
     return {"question": record["question"], "answer": right, "incorrect_answers": wrong}
 
 
-def _gpqa(record: Record, rng: random.Random) -> Record:
+def _gpqa(record: Json, rng: random.Random) -> Json:
     columns = ["correct_answer", *WRONG_CHOICES.split(", ")]
     given = [record[column] for column in columns]
     choices = [" ".join(str(choice or "").split()) for choice in given]
@@ -101,16 +100,15 @@ def _gpqa(record: Record, rng: random.Random) -> Record:
     labels = [int(choice.casefold() == right) for choice in choices]  # a wrong choice may repeat the right one
     if all(labels):
         raise ValueError("all choices are the right one")
-    letters = list(LETTERS[: len(choices)])
-    listed = [f"{letter}) {choice}" for letter, choice in zip(letters, choices, strict=True)]
-    accepted = [letter for letter, label in zip(letters, labels, strict=True) if label]
+    listed = [f"{letter}) {choice}" for letter, choice in zip(LETTERS, choices, strict=False)]
+    accepted = [letter for letter, label in zip(LETTERS, labels, strict=False) if label]
     asked = str(record["question"]).strip()
     question = "\n".join([asked, "", *listed])
     answer = accepted[0] if len(accepted) == 1 else accepted
     return {"question": question, "answer": answer}
 
 
-def _is_aime_answer(record: Record) -> bool:
+def _is_aime_answer(record: Json) -> bool:
     """Return whether the answer, or else the box of a solution, is an integer of up to three digits, as AIME's are."""
     if record.get("answer") is None:
         solution = str(record.get("solution"))

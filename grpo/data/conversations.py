@@ -5,10 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from grpo.algorithm.schema import Completion, Group, Prompt
+from grpo.algorithm.schema import Call, Completion, Group, Prompt
 from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.storage import Json
 from grpo.data.count import DAMAGED, WITH_MEDIA, RowCount, has_media
-from grpo.data.files import Record, row_error, shown
+from grpo.data.files import row_error, shown
 from grpo.data.messages import (
     CONVERSATION_FIELDS,
     Message,
@@ -16,7 +17,6 @@ from grpo.data.messages import (
     is_damaged,
     is_text,
     parts,
-    read_message,
     read_messages,
     read_tools,
     with_system,
@@ -25,7 +25,7 @@ from grpo.data.prompts import ChatEncoder
 from grpo.tools.tags import TagProtocol
 
 
-def read_conversation(record: Record) -> tuple[list[Message], list[Message]]:
+def read_conversation(record: Json) -> tuple[list[Message], list[Message]]:
     """Return the messages of a record: those that are only given, and those whose answers are trained.
 
     ValueError says what is wrong with it. The first message of a conversation answers nothing, so it is given.
@@ -37,19 +37,21 @@ def read_conversation(record: Record) -> tuple[list[Message], list[Message]]:
     """
     record = {name: value for name, value in record.items() if value is not None}
     names = [name for name in CONVERSATION_FIELDS if name in record]
+    given: list[Message] = []
     if names:
-        name = next((name for name in names if record[name]), names[0])
-        messages = read_messages(record[name], name)
-        given, trained = messages[:1], messages[1:]
+        name = next(filter(record.get, names), names[0])
+        trained = read_messages(record[name], name)
     elif "instruction" in record:
-        messages = _read_alpaca(record)
-        given, trained = messages[:1], messages[1:]
+        trained = _read_alpaca(record)
     elif "prompt" in record and "completion" in record:
         given = _read_part(record, "prompt", "user")
         trained = _read_part(record, "completion", "assistant")
     else:
         wanted = "conversations, messages, instruction, or prompt and completion"
         raise ValueError(f"it has no {wanted}; it has {', '.join(record) or 'nothing'}")
+    if not given:
+        given = trained[:1]
+        trained = trained[1:]
     if record.get("system") and given[0]["role"] != "system":  # as in LLaMA-Factory, its own one goes before the column
         given = [*_read_part(record, "system", "system"), *given]
     if not any(map(is_answer, trained)):
@@ -61,17 +63,13 @@ def is_trained(message: Message) -> bool:
     return is_answer(message) and "weight" not in message
 
 
-def _read_part(record: Record, name: str, role: str) -> list[Message]:
+def _read_part(record: Json, name: str, role: str) -> list[Message]:
     """Return the messages in a column, which may hold the text of a single one."""
     value = record[name]
-    if isinstance(value, list):
-        return read_messages(value, name)
-    if not is_text(value):
-        raise ValueError(f"its {name} is {shown(value)}, and neither text nor a list of messages")
-    return [read_message({"role": role, "content": value})]
+    return read_messages(value if isinstance(value, list) else [{"role": role, "content": value}], name)
 
 
-def _read_alpaca(record: Record) -> list[Message]:
+def _read_alpaca(record: Json) -> list[Message]:
     """Return the messages of a record of Alpaca, those of its history first."""
     asked = [part for part in (record["instruction"], record.get("input")) if part is not None]
     history = record.get("history") or []
@@ -79,18 +77,17 @@ def _read_alpaca(record: Record) -> list[Message]:
         raise ValueError(f"its instruction and input hold no text: {shown(asked)}")
     if not isinstance(history, list) or any(not isinstance(pair, list) or len(pair) != 2 for pair in history):
         raise ValueError(f"its history is {shown(history)}, and not a list of pairs [asked, answered]")
-    pairs = [*history, ["\n".join(filter(None, asked)), record.get("output")]]
-    roles = ("user", "assistant")
-    return [
-        read_message({"role": role, "content": text}) for pair in pairs for role, text in zip(roles, pair, strict=True)
-    ]
+    turns = []
+    for question, answer in [*history, ["\n".join(filter(None, asked)), record.get("output")]]:
+        turns += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    return read_messages(turns, "history")
 
 
 # the number of the row, from 0; its messages, see read_conversation; descriptions of tools
 Conversation = tuple[int, list[Message], list[Message], list[dict[str, Any]]]
 
 
-def read_conversations(records: Iterable[Record], path: Path, count: RowCount) -> Iterator[Conversation]:
+def read_conversations(records: Iterable[Json], path: Path, count: RowCount) -> Iterator[Conversation]:
     """Yield the conversation of each row to train on. At the end, UserError (exit 3) if rows are bad (see RowCount).
 
     Rows that are marked as bad, as KTO's are by `label: false`, are counted and left out; so are rows with images, and
@@ -109,7 +106,8 @@ def read_conversations(records: Iterable[Record], path: Path, count: RowCount) -
             except ValueError as error:
                 count.bad.setdefault(index + 1, row_error(path, index + 1, "is not a conversation", str(error)))
                 continue
-            damaged += [f"row {index + 1}" for message in [*given, *trained] if is_damaged(message["content"])][:1]
+            if is_damaged([message["content"] for message in (*given, *trained)]):
+                damaged.append(f"row {index + 1}")
             if any(map(is_trained, trained)):
                 yield index, given, trained, read_tools(record.get("tools"))
             else:
@@ -119,7 +117,7 @@ def read_conversations(records: Iterable[Record], path: Path, count: RowCount) -
 
 
 def make_examples(
-    records: Sequence[Record],
+    records: Sequence[Json],
     path: Path,
     encoder: ChatEncoder,
     system_prompt: str | None,
@@ -151,12 +149,15 @@ def make_examples(
             if room <= 0:
                 count.notes[too_long] += 1
                 continue
-            calls = []
+            calls: list[Call] = []
             if parts(message):
                 answer_ids = encoder.turn(before, message, tools)
             else:
                 answer = message["content"][: encoder.max_chars(room + 1)]  # more would be cut
-                answer_ids, calls = protocol.written(answer, text) if protocol else (encoder.answer(answer, text), [])
+                if protocol:
+                    answer_ids, calls = protocol.written(answer, text)
+                else:
+                    answer_ids = encoder.answer(answer, text)
             if not answer_ids:
                 count.notes["answers left out, which the chat template does not write after its own header"] += 1
                 continue

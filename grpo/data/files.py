@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
-from grpo.base.storage import read_json
+from grpo.base.storage import Json, read_json
 
-Record = dict[str, Any]
 BadRows = dict[int, UserError]  # what is wrong with the rows of a file, by their numbers, counted from 1
 
 GZIP, PARQUET, ZIP = b"\x1f\x8b", b"PAR1", b"PK\x03\x04"  # the first bytes of such files
@@ -28,10 +27,10 @@ STATE_FILE = "state.json"  # of a folder written by the datasets library's save_
 MAX_SHOWN = 80  # characters of a wrong value in a message
 MAX_NAMED = 5  # bad rows in a message
 csv.field_size_limit(2**31 - 1)  # characters; Python's own limit, 131,072, is shorter than long articles
-_SHARD = re.compile(r"(.*-)(\d{5})(-of-)(\d{5})(\..*)")
+_FIRST_PART = re.compile(r"(.*-)00000(-of-(\d{5})\..*)")
 
 
-def read_records(path: Path, bad: BadRows | None = None) -> list[Record]:
+def read_records(path: Path, bad: BadRows | None = None) -> list[Json]:
     """Return the records of a data set: a JSON array, JSONL, a table, or Parquet, recognised by its content.
 
     Reads all files that `path` stands for (see files_of). UserError (exit 3) names the file and line of an error.
@@ -43,13 +42,14 @@ def read_records(path: Path, bad: BadRows | None = None) -> list[Record]:
         if not isinstance(record, dict):
             why, fix = f"it is {shown(record)}", 'write {"question": …}'
             errors[number] = row_error(path, number, "is not an object", why, fix)
+            records[number - 1] = {}
     if errors and (bad is None or len(errors) == len(records)):
         raise join_errors(errors)
     if not records:
         raise UserError(
             f"{path} holds no rows", "it is empty, or only a header", "give a JSON array, JSONL or CSV file", PREFLIGHT
         )
-    return [record if isinstance(record, dict) else {} for record in records]
+    return records
 
 
 @contextmanager
@@ -82,14 +82,14 @@ def files_of(path: Path) -> list[Path]:
     A folder stands for the files that save_to_disk wrote there, and the first of several parts (-00000-of-00003) for
     all parts.
     """
-    part = _SHARD.fullmatch(path.name)
+    first = _FIRST_PART.fullmatch(path.name)
     if path.is_dir():
         what, fix = f"{path} is not a data set that save_to_disk of the datasets library wrote", "give a file's path"
         with explained((OSError, ValueError, KeyError, TypeError, AttributeError), what, fix):
             state = read_json(path / STATE_FILE)
             found = [path / Path(entry["filename"]).name for entry in state["_data_files"]]
-    elif part and int(part[2]) == 0:
-        found = [path.with_name(f"{part[1]}{number:05d}{part[3]}{part[4]}{part[5]}") for number in range(int(part[4]))]
+    elif first:
+        found = [path.with_name(f"{first[1]}{number:05d}{first[2]}") for number in range(int(first[3]))]
     else:
         found = [path]
     missing = [file.name for file in found if not file.is_file()]
@@ -131,15 +131,7 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
         _unique([(name, None) for name in names])
 
 
-def _names_in(fields: list[str]) -> list[str]:
-    """Return the names in a header, without empty ones at its end; [] for the line `sep=;` that Excel writes first."""
-    names = list(fields)
-    while names and names[-1].strip() in ("", "sep="):
-        names.pop()
-    return names
-
-
-def _read_table(text: str, path: Path) -> Iterator[Record]:
+def _read_table(text: str, path: Path) -> Iterator[Json]:
     """Yield the rows of a table, each of which has as many fields as the header."""
     delimiter = max(DELIMITERS, key=text.lstrip("\n").partition("\n")[0].count)
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -150,7 +142,9 @@ def _read_table(text: str, path: Path) -> Iterator[Record]:
             if not any(map(str.strip, fields[len(header) :])):  # as spreadsheets write columns that are empty
                 fields = fields[: len(header)]
             if not header:
-                header = _names_in(fields)
+                while fields and fields[-1].strip() in ("", "sep="):  # Excel's first line is `sep=;`
+                    fields.pop()
+                header = fields
                 _check_names(path, header)
             elif fields and len(fields) != len(header):
                 why = f"the row has {len(fields)} fields, and the header {len(header)}: {', '.join(header)}"[:200]
@@ -173,7 +167,8 @@ def _read_json(text: str, path: Path) -> list[Any]:
     body = text[:-1].rstrip() if is_array else text
     between = re.compile(r"\s*,\s*" if is_array else r"\s*\n\s*")
     decoder = json.JSONDecoder(object_pairs_hook=_unique)
-    values, place = [], re.compile(r"\s*\[?\s*").match(text).end()
+    values = []
+    place = next(re.finditer(r"\s*\[?\s*", text)).end()
     try:
         if is_array and text[-1] != "]":
             raise json.JSONDecodeError("the array does not end", text, len(text))
@@ -199,7 +194,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _read_arrow(content: bytes, path: Path) -> list[Record]:
+def _read_arrow(content: bytes, path: Path) -> list[Json]:
     """Read Parquet, or the stream of Arrow batches that save_to_disk writes."""
     kind = "Parquet" if content.startswith(PARQUET) else "Arrow"
     try:

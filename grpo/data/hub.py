@@ -7,18 +7,16 @@ from pathlib import Path
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.data.files import STATE_FILE
 
-SMALL_FILES = ["*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"]  # of a model: its config and its tokenizer
+SMALL_FILES = "*.json *.jinja *.model merges.txt vocab.txt".split()  # of a model: its config and its tokenizer
 WEIGHTS = ["*.safetensors"]
-ABSENT = {  # kind -> what to do if it is neither there nor a hub id
-    "adapter": "check the path; leave adapter_name_or_path out to make a new adapter in output_dir",
-}
+NO_ADAPTER = "check the path; leave adapter_name_or_path out to make a new adapter in output_dir"
 LOCAL = {  # kind -> how to name a local one instead
     "dataset": "dataset_id_or_path=FILE",
     "adapter": "adapter_name_or_path=FOLDER",
     "entailment model": "nli_model=FOLDER",
 }
-DATA_FILES = ["*.json", "*.jsonl", "*.csv", "*.tsv", "*.json.gz", "*.jsonl.gz", "*.csv.gz", "*.parquet"]
-NOT_DATA = ("dataset_infos.json", "dataset_info.json", "dataset_dict.json", STATE_FILE)
+DATA_FILES = "*.json *.jsonl *.csv *.tsv *.json.gz *.jsonl.gz *.csv.gz *.parquet".split()
+NOT_DATA = "dataset_infos.json", "dataset_info.json", "dataset_dict.json", STATE_FILE
 _LATER_PART = re.compile(r"-(?!0{5})\d{5}-of-\d{5}\.")  # of a file in several parts, all but the first
 _FIRST_PART = re.compile(r"-0{5}-of-\d{5}(?=\.)")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -35,17 +33,6 @@ def fetch_model(name_or_path: str, revision: str = "main", kind: str = "model", 
         why = "a checkpoint is a folder with config.json, weights and tokenizer"
         raise UserError(f"{name_or_path} is a file", why, f"give its folder, {Path(name_or_path).parent}", PREFLIGHT)
     return _download(name_or_path, revision, kind, SMALL_FILES + WEIGHTS * weights)
-
-
-def find_model(name: str, near: Path) -> str:
-    """Return the model that a file in the folder `near` names: a hub id, or a folder's or GGUF file's absolute path.
-
-    A relative path is tried from the current folder first, then from `near` and from the folders above it.
-    """
-    for start in (Path(), near, *near.resolve().parents):
-        if (start / name).is_file() or (start / name / "config.json").is_file():
-            return str((start / name).resolve())
-    return name
 
 
 def fetch_data(name: str, split: str = "train", hint: str = "") -> Path:
@@ -103,7 +90,8 @@ def _download(name: str, revision: str, kind: str, patterns: list[str], hint: st
     """Download the files of a hub repository that match the patterns, unless they are in the cache."""
     if not _HUB_ID.fullmatch(name) or any(fnmatch(name, pattern) for pattern in patterns):
         why = f"there is no such file or folder in {Path.cwd()}, and it is not a hub id (owner/name)"
-        raise UserError(f"{kind} {name} does not exist", why, ABSENT.get(kind, f"check the path{hint}"), PREFLIGHT)
+        fix = NO_ADAPTER if kind == "adapter" else f"check the path{hint}"
+        raise UserError(f"{kind} {name} does not exist", why, fix, PREFLIGHT)
     from huggingface_hub import snapshot_download
 
     fix = (

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grpo.base.storage import write_atomically, write_lines
-from grpo.data.files import Record
+from grpo.base.storage import Json, write_atomically, write_lines
 from rewards.registry import Functions
 
 
@@ -17,7 +16,7 @@ class Objects:
     a file, which does not exist yet, and its content.
     """
 
-    rows: Mapping[str, list[Record]] = field(default_factory=dict)
+    rows: Mapping[str, list[Json]] = field(default_factory=dict)
     rewards: Functions = field(default_factory=dict)
     tools: Mapping[str, Callable] = field(default_factory=dict)
     config_path: Path | None = None

@@ -127,16 +127,23 @@ def eos_ids(folder: Path, tokenizer) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _find_header(tokenizer) -> tuple[str, str | None]:
-    """Return what follows the user's text in a prompt, and the space between that and an answer.
-
-    The space is None if the template does not write the answer after the prompt.
-    """
+def _find_header(tokenizer) -> tuple[str, str]:
+    """Return a prompt, and the space between it and an answer. UserError (exit 3) if it does not end with a header."""
     turns = [{"role": "user", "content": "\ue000"}, {"role": "assistant", "content": "\ue001"}]
-    prompt, both = render(tokenizer, turns[:1]), render(tokenizer, turns, header=False)
+    prompt, bare = render(tokenizer, turns[:1]), render(tokenizer, turns[:1], header=False)
+    both = render(tokenizer, turns, header=False)
     space, _, _ = both.removeprefix(prompt).partition("\ue001")
     follows = both.startswith(prompt) and not space.strip()
-    return prompt.partition("\ue000")[2], space if follows else None
+    has_header = prompt.startswith(bare.rstrip()) and prompt != bare
+    always_has = follows and prompt.partition("\ue000")[2].strip()  # as Mistral's [/INST]
+    if not has_header and not always_has:
+        raise UserError(
+            "the chat template ignores add_generation_prompt",
+            "a prompt must end with the assistant's header, or the model would continue the question",
+            "use a template that handles add_generation_prompt",
+            PREFLIGHT,
+        )
+    return prompt, space if follows else ""
 
 
 class ChatEncoder:
@@ -149,22 +156,11 @@ class ChatEncoder:
     def __init__(self, tokenizer, tools: Sequence[Tool] = ()):
         self.tokenizer, self.tools = tokenizer, list(tools)
         self.end = turn_end(tokenizer)
-        example = [{"role": "user", "content": "x"}]
-        plain, with_header = render(tokenizer, example, header=False), render(tokenizer, example)
-        has_header = with_header.startswith(plain.rstrip()) and with_header != plain
-        header, space = _find_header(tokenizer)
-        if not has_header and (space is None or not header.strip()):  # Mistral's [/INST] is always there
-            raise UserError(
-                "the chat template ignores add_generation_prompt",
-                "a prompt must end with the assistant's header, or the model would continue the question",
-                "use a template that handles add_generation_prompt",
-                PREFLIGHT,
-            )
-        self.space = space or ""
-        self.depends = bool(space) or self._encode("\nx") != [*self._encode("\n"), *self._encode("x")]
-        self.opens_think = with_header.rstrip().endswith("<think>")
+        prompt, self.space = _find_header(tokenizer)
+        self.depends = bool(self.space) or self._encode("\nx") != [*self._encode("\n"), *self._encode("x")]
+        self.opens_think = prompt.rstrip().endswith("<think>")
         self.longest_token = max(map(len, tokenizer.get_vocab()))  # characters
-        self.find_markup(with_header)
+        self.find_markup(prompt)
 
     def find_markup(self, rendered: str) -> None:
         """Find the tokens that a message must not spell. It may spell <think>, since a model answers with it."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from grpo.algorithm.schema import Prompt
 from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.storage import Json
 from grpo.base.text import did_you_mean
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.count import (
@@ -19,15 +20,14 @@ from grpo.data.count import (
 )
 from grpo.data.files import (
     BadRows,
-    Record,
     noting,
     shown,
 )
-from grpo.data.hub import fetch_data
 from grpo.data.messages import is_damaged
 from grpo.data.objects import NO_OBJECTS, Objects
-from grpo.data.prompts import make_prompts
+from grpo.data.prompts import ChatEncoder, make_prompts
 from grpo.data.rows import (
+    FIELDS,
     Row,
     check_answer,
     comparing,
@@ -35,12 +35,9 @@ from grpo.data.rows import (
     read_rows,
 )
 from grpo.engine.device.peers import Peers
-from grpo.tools.functions import encoder_of, system_prompt_of
 from rewards.exact import is_unanswerable, truths
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
-
-KEYS_OF_COLUMNS = ("question", "answer", "title")  # a key says which column of the data is this one: answer_field, …
 
 if TYPE_CHECKING:
     from grpo.policy import Policy
@@ -80,7 +77,7 @@ class QuestionData:
     def __init__(
         self,
         config: TrainConfig,
-        records: Mapping[str, list[Record]] | None = None,
+        records: Mapping[str, list[Json]] | None = None,
         objects: Objects = NO_OBJECTS,
     ):
         self.config, self.records, self.objects = config, records or {}, objects
@@ -109,11 +106,8 @@ class QuestionData:
                     check_answer(needing, row.columns.get("answer"), Path(questions.name), row.index + 1)
                     kept.append(row)
         count.leave_out_bad()
-        damaged = []
-        for row in kept:
-            if is_damaged([row.columns["question"], row.columns.get("answer")]):
-                damaged.append(f"row {row.index + 1}")
-        count.note(DAMAGED, damaged)
+        damaged = [row for row in kept if is_damaged([row.columns["question"], row.columns.get("answer")])]
+        count.note(DAMAGED, [f"row {row.index + 1}" for row in damaged])
         if "math" in needing:
             count_prose(kept, count)
         if not kept:
@@ -124,10 +118,16 @@ class QuestionData:
 
     def _read(self, name: str, split: str) -> tuple[list[Row], BadRows]:
         if (name, split) not in self.files:
-            config, bad = self.config, {}
+            config = self.config
+            bad: BadRows = {}
             given = self.objects.rows.get(name)
+            path = Path(name)
+            if not (given or path.is_file()):
+                from grpo.data.hub import fetch_data  # of a folder, or of what is not here
+
+                path = fetch_data(name, split)
             rows = read_rows(
-                Path(name) if given else fetch_data(name, split),
+                path,
                 config.question_field,
                 config.answer_field,
                 config.title_field,
@@ -149,7 +149,7 @@ def check_columns(reward: str, needs: Sequence[str], rows: Sequence[Row], data: 
     missing = [column for column in needed if column not in filled]
     if missing:
         name = missing[0]
-        other = f"set {name}_field to one of them, or " if name in KEYS_OF_COLUMNS else ""
+        other = f"set {name}_field to one of them, or " if name in FIELDS else ""
         raise UserError(
             f"the reward {reward} needs the column {' and '.join(missing)}",
             f"the columns of {data} are {', '.join(filled)}",
@@ -230,11 +230,18 @@ def load_prompts(
             "lower max_completion_length",
             PREFLIGHT,
         )
-    limit, source = config.max_prompt_length, "max_prompt_length"
+    limit = config.max_prompt_length
+    source = "max_prompt_length"
     if room < limit:
-        limit, source = room, f"the model's {positions} positions without max_completion_length"
-    encoder = encoder_of(config, policy.tokenizer, data.objects.tools)
-    system_prompt = system_prompt_of(config, encoder)
+        limit = room
+        source = f"the model's {positions} positions without max_completion_length"
+    encoder = ChatEncoder(policy.tokenizer)
+    system_prompt = config.system_prompt
+    if config.tools or config.environment:
+        from grpo.tools.functions import encoder_of, system_prompt_of  # most runs have no tools
+
+        encoder = encoder_of(config, policy.tokenizer, data.objects.tools)
+        system_prompt = system_prompt_of(config, encoder)
     prompts = make_prompts(rows, encoder, system_prompt, config.prompt_template, limit, count, source)
     return PromptSet(prompts, fingerprint(rows), count)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
-from grpo.base.storage import read_json
-from grpo.data.files import BadRows, Record, noting, read_records, shown
+from grpo.base.storage import Json, read_json
+from grpo.data.files import BadRows, noting, read_records, shown
 from grpo.data.hub import fetch_data
 
 REGISTRY_FILE = "dataset_info.json"
@@ -20,13 +20,13 @@ TAGS = {"role_tag": "from", "content_tag": "value", "user_tag": "human", "assist
 
 
 @dataclass(frozen=True)
-class Source:
+class ConversationFile:
     """A file of conversations. layout: its entry in the registry; {} if it has one of our own layouts."""
 
     path: Path
-    layout: Record = field(default_factory=dict)
+    layout: Json = field(default_factory=dict)
 
-    def read(self, bad: BadRows) -> list[Record]:
+    def read(self, bad: BadRows) -> list[Json]:
         """Return the rows, as `read_conversation` takes them. bad: gets those that cannot be read, which are empty."""
         records = read_records(self.path, bad)
         for index, record in enumerate(records if self.layout else ()):
@@ -35,7 +35,7 @@ class Source:
                 records[index] = self._translate(index + 1, record)
         return records
 
-    def _translate(self, number: int, record: Record) -> Record:
+    def _translate(self, number: int, record: Json) -> Json:
         """Give the columns of a row the names that `read_conversation` knows."""
         columns = self.layout.get("columns", {})
         tags = TAGS | self.layout.get("tags", {})
@@ -50,12 +50,13 @@ class Source:
                 raise TypeError(f"the messages are {shown(turns)}, and not a list of objects")
             messages = []
             for turn in turns:
-                role, content = turn[tags["role_tag"]], turn[tags["content_tag"]]
+                role = turn[tags["role_tag"]]
+                content = turn[tags["content_tag"]]
                 messages.append(turn | {"from": roles.get(role, role), "value": content})
         return record | {"conversations": messages, "system": record.get(columns.get("system"))}
 
 
-def find_sources(name: str, split: str, folder: str | None) -> list[Source]:
+def find_sources(name: str, split: str, folder: str | None) -> list[ConversationFile]:
     """Return the files that `name` stands for: a file, a hub id, or registered names, separated by commas.
 
     folder: that of dataset_info.json; None: DEFAULT_FOLDER, if it holds one. UserError (exit 3) if nothing is found.
@@ -65,7 +66,7 @@ def find_sources(name: str, split: str, folder: str | None) -> list[Source]:
     names = [part.strip() for part in name.split(",")]
     if Path(name).exists() or (folder is None and not set(names) & set(registry)):
         with_names = "; a name in dataset_info.json needs its folder as dataset_dir"
-        return [Source(fetch_data(name, split, with_names))]
+        return [ConversationFile(fetch_data(name, split, with_names))]
     missing = [part for part in names if part not in registry]
     if missing:
         raise UserError(
@@ -82,10 +83,10 @@ def find_sources(name: str, split: str, folder: str | None) -> list[Source]:
                 "make a file that holds just the rows to train on, and register that",
                 PREFLIGHT,
             )
-    return [Source(path.parent / str(registry[part].get("file_name")), registry[part]) for part in names]
+    return [ConversationFile(path.parent / str(registry[part].get("file_name")), registry[part]) for part in names]
 
 
-def _read_registry(path: Path) -> Record:
+def _read_registry(path: Path) -> Json:
     with explained((OSError, ValueError, RecursionError), f"cannot read {path}", "correct it, or dataset_dir"):
         registry = read_json(path)
         if not isinstance(registry, dict) or not all(isinstance(entry, dict) for entry in registry.values()):

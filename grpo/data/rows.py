@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo.base.errors import PREFLIGHT, UserError, reason
+from grpo.base.storage import Json
 from grpo.base.text import did_you_mean, is_blank
-from grpo.data.benchmarks import Benchmark, find_benchmark
 from grpo.data.files import (
     BadRows,
-    Record,
     join_errors,
     noting,
     read_records,
@@ -24,9 +23,11 @@ from grpo.data.messages import CONVERSATION_FIELDS, Message, is_text, read_messa
 if TYPE_CHECKING:
     from rewards.registry import Reward
 
-QUESTION_FIELDS = ("question", "problem", "prompt", *CONVERSATION_FIELDS)
-ANSWER_FIELDS = ("answer", "answers", "ground_truth", "final_answer", "expected_answer", "best_answer", "solution")
-TITLE_FIELDS = ("title",)
+FIELDS = {  # what is read of a row -> the usual names of its column
+    "question": ("question", "problem", "prompt", *CONVERSATION_FIELDS),
+    "answer": "answer answers ground_truth final_answer expected_answer best_answer solution".split(),
+    "title": ("title",),
+}
 USERS_TURN = "conversation that ends with the user's message"
 
 
@@ -39,7 +40,7 @@ class Row:
 
     index: int
     question: str
-    columns: Record
+    columns: Json
     before: tuple[Message, ...] | None = None
 
 
@@ -49,7 +50,7 @@ def read_rows(
     answer_field: str | None = None,
     title_field: str | None = None,
     seed: int = 0,
-    records: list[Record] | None = None,
+    records: list[Json] | None = None,
     bad: BadRows | None = None,
 ) -> list[Row]:
     """Read a file and find the question, the answer and the title of each row. records: of the file, if it was read.
@@ -59,25 +60,20 @@ def read_rows(
     that cannot be used; without it, they are an error.
     """
     errors: BadRows = {} if bad is None else bad
-    fields = {  # what is read -> the column that is chosen for it, and its usual names
-        "question": (question_field, QUESTION_FIELDS),
-        "answer": (answer_field, ANSWER_FIELDS),
-        "title": (title_field, TITLE_FIELDS),
-    }
     records = records or read_records(path, errors)
     if not question_field and any(isinstance(record.get("prompt"), list) for record in records):
-        fields["question"] = ("prompt", ())  # TRL's conversations; other columns may hold the question as well
-    benchmark = None if fields["question"][0] or answer_field else find_benchmark(records, path.name)
-    if benchmark:
-        records = _read_benchmark(path, benchmark, records, seed, errors)
+        question_field = "prompt"  # TRL's conversations; other columns may hold the question as well
+    if not (question_field or answer_field):
+        records = _as_benchmark(path, records, seed, errors)
     if errors and not any(records):
         raise join_errors(errors)
     filled = {name for record in records for name, value in record.items() if value is not None}
-    names = {}
-    for wanted, (chosen, usual) in fields.items():
-        candidates = [chosen] if chosen else usual
-        names[wanted] = next((name for name in candidates if name in filled), None)
-        if names[wanted] is None and (chosen or wanted == "question"):
+    names: dict[str, str] = {}
+    for wanted, chosen in zip(FIELDS, (question_field, answer_field, title_field), strict=True):
+        candidates = [chosen] if chosen else FIELDS[wanted]
+        if found := [name for name in candidates if name in filled]:
+            names[wanted] = found[0]
+        elif chosen or wanted == "question":
             what, columns = f"{path}: there is no column {chosen or 'for the question'}", list(records[0])
             fix = f"set {wanted}_field to one of them{did_you_mean(chosen or wanted, columns)}"
             raise UserError(what, f"columns: {', '.join(columns)}", fix, PREFLIGHT)
@@ -90,8 +86,14 @@ def read_rows(
     return rows
 
 
-def _read_benchmark(path: Path, benchmark: Benchmark, records: list[Record], seed: int, bad: BadRows) -> list[Record]:
-    rows: list[Record] = []
+def _as_benchmark(path: Path, records: list[Json], seed: int, bad: BadRows) -> list[Json]:
+    """Return the records of a known benchmark as it reads them; others stay as they are."""
+    from grpo.data.benchmarks import find_benchmark  # for files whose columns no key names
+
+    benchmark = find_benchmark(records, path.name)
+    if not benchmark:
+        return records
+    rows: list[Json] = []
     for index, record in enumerate(records):
         try:
             rows.append(benchmark.read_row(record, f"{seed}/{index}"))
@@ -103,8 +105,10 @@ def _read_benchmark(path: Path, benchmark: Benchmark, records: list[Record], see
     return rows
 
 
-def _make_row(path: Path, index: int, record: Record, names: dict[str, str | None]) -> Row:
-    question, before, answer = record.get(names["question"]), None, None
+def _make_row(path: Path, index: int, record: Json, names: dict[str, str]) -> Row:
+    question: Any = record.get(names["question"])
+    before: list[Message] | None = None
+    answer = None
     if isinstance(question, list):
         try:
             *before, question, answer = split_conversation(question, names["question"])
@@ -115,8 +119,7 @@ def _make_row(path: Path, index: int, record: Record, names: dict[str, str | Non
         raise row_error(path, index + 1, "has no question", why, "correct the row, or set question_field")
     columns = dict(record)
     for wanted, name in names.items():
-        if name is not None:
-            columns[wanted] = record.get(name)
+        columns[wanted] = record.get(name)
     columns["question"] = question
     if answer is not None and columns.get("answer") is None:
         columns["answer"] = answer
@@ -128,7 +131,8 @@ def split_conversation(turns: list[Any], name: str) -> list[Any]:
 
     The answer is None if the policy gives it; only a conversation of CONVERSATION_FIELDS may hold it.
     """
-    messages, answer = read_messages(turns, name), None
+    messages = read_messages(turns, name)
+    answer = None
     if name in CONVERSATION_FIELDS and messages[-1]["role"] == "assistant":
         answer = messages.pop()["content"]
     if not messages or messages[-1]["role"] != "user":

@@ -57,7 +57,8 @@ def ungraded_records(groups: Sequence[Group]) -> list[Json]:
 
 def unused(path: Path) -> Path:
     """Return the path, or one with a number in its name if there is such a file already."""
-    candidate, number = path, 1
+    candidate = path
+    number = 1
     while candidate.exists():
         number += 1
         candidate = path.with_stem(f"{path.stem}-{number}")

@@ -1,10 +1,9 @@
 """Keep the best policy of a run in best/, by one measure of the held-out questions (keep_best)."""
 
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
-from grpo.base.storage import read_mapping
+from grpo.base.storage import Json, read_mapping
 from grpo.config.options import HIGHER_IS_BETTER
-from grpo.policy import Policy
 from grpo.run.checkpoint import BEST_FILE
 from grpo.run.diagnosis.glossary import Metrics
 from grpo.run.run import Run
@@ -19,17 +18,18 @@ class Best:
     def __init__(self, name: str | None, run: Run, before: Metrics, step: int):
         self.name, self.run = name, run
         self.value = before.get(name)
-        if step:
-            self.value = _kept_value(run.path / "best" / BEST_FILE, name, step, self.value)
+        kept = read_mapping(run.path / "best" / BEST_FILE) if step else {}  # {} if it is damaged
+        if kept and kept["metric"] == name and kept["step"] <= step:
+            self.value = kept["value"]
 
-    def offer(self, step: int, metrics: Metrics, policy: Policy) -> None:
-        """Keep the policy if `metrics`, of its evaluation at this step, are the best so far."""
+    def offer(self, step: int, metrics: Metrics, save: Callable[[str, Mapping[str, Json]], None]) -> None:
+        """`save` the policy if `metrics`, of its evaluation at this step, are the best so far."""
         value = metrics.get(self.name)
         if value is None or not self._is_better(value):
             return
         self.value = value
         about = {"metric": self.name, "step": step, "value": value}
-        self.run.save_policy("best", policy, {BEST_FILE: about})
+        save("best", {BEST_FILE: about})
         found = f"step {step}: {self.name} is {value:.4g}, the best so far"
         self.run.say(f"{found}; this policy is in {self.run.path}/best")
 
@@ -39,11 +39,3 @@ class Best:
         if self.name in HIGHER_IS_BETTER:
             return value > self.value
         return value < self.value
-
-
-def _kept_value(path: Path, name: str | None, step: int, otherwise: float | None) -> float | None:
-    """Return the value of the policy in best/; `otherwise` if it is damaged, or of another measure or a later step."""
-    kept = read_mapping(path)
-    if kept and kept["metric"] == name and kept["step"] <= step:
-        return kept["value"]
-    return otherwise

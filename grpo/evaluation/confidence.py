@@ -64,7 +64,8 @@ def risk_coverage(stated: Sequence[Stated]) -> list[tuple[float, float]]:
     confidences cannot be told apart, so they enter together.
     """
     ranked = sorted(stated, reverse=True)
-    curve, num_wrong = [], 0
+    curve = []
+    num_wrong = 0
     for number, (confidence, is_right) in enumerate(ranked, 1):
         num_wrong += not is_right
         is_last_of_its_kind = number == len(ranked) or ranked[number][0] < confidence
@@ -75,7 +76,8 @@ def risk_coverage(stated: Sequence[Stated]) -> list[tuple[float, float]]:
 
 def aurc(stated: Sequence[Stated]) -> float:
     """Return the area under the risk-coverage curve: 0 is best; equal confidences give the error rate."""
-    area, before = 0.0, 0.0
+    area = 0.0
+    before = 0.0
     for coverage, risk in risk_coverage(stated):
         area += (coverage - before) * risk
         before = coverage

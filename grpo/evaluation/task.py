@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grpo.base.errors import CONFIG, UserError
+from grpo.base.storage import Json
 from grpo.config.load import keys_of
 from grpo.config.options import TrainConfig
 from grpo.config.other_words import NO_BOX
 from grpo.data.benchmarks import Benchmark, find_benchmark
-from grpo.data.files import Record, read_records
+from grpo.data.files import read_records
 from grpo.data.hub import fetch_data
 from grpo.data.questions import QuestionData, Questions
 from grpo.run.saved import SavedModel, find_saved, read_config
@@ -70,12 +71,13 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
             say(f"each question is asked as {config.prompt_template!r} (prompt_template)")
         if "math" in config.reward_funcs and "boxed" not in f"{config.system_prompt} {config.prompt_template}":
             say(f"note: {NO_BOX}")
-    else:
-        questions = _held_out(config, model)
+    elif not (questions := Questions.held_out(config)):
+        why = "neither eval_dataset_id_or_path nor eval_size is set"
+        raise UserError(f"the run {model} has no held-out questions", why, "add --data FILE", CONFIG)
     return Task(saved, config, QuestionData(config, {arguments.data: records}), questions, benchmark)
 
 
-def _read(data: str, typed: Sequence[str]) -> list[Record]:
+def _read(data: str, typed: Sequence[str]) -> list[Json]:
     split = [override.partition("=")[2] for override in typed if override.startswith("dataset_split=")]
     return read_records(fetch_data(data, *split[-1:]))
 
@@ -96,17 +98,8 @@ def _choose_reward(arguments: Namespace, benchmark: Benchmark | None, has_config
     return None
 
 
-def _held_out(config: TrainConfig, model: str) -> Questions:
-    """Return the held-out questions of a run; UserError (exit 2) if it has none."""
-    questions = Questions.held_out(config)
-    if not questions:
-        why = "neither eval_dataset_id_or_path nor eval_size is set"
-        raise UserError(f"the run {model} has no held-out questions", why, "add --data FILE", CONFIG)
-    return questions
-
-
 def _fit_to_data(
-    config: TrainConfig, records: Sequence[Record], benchmark: Benchmark | None, typed: Set[str]
+    config: TrainConfig, records: Sequence[Json], benchmark: Benchmark | None, typed: Set[str]
 ) -> TrainConfig:
     """Reset the keys of a run's configuration that were meant for other data."""
     fields = [name for name in FIELDS if benchmark or getattr(config, name) not in records[0]]

@@ -21,7 +21,6 @@ import argparse
 import json
 import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict
 
 from grpo.base.errors import escape, redact, run_main
 from grpo.base.progress import command_parser, say_next
@@ -50,13 +49,9 @@ def make_parser() -> argparse.ArgumentParser:
 def as_json(found: Replay) -> Json:
     """Return everything that is known of a replay."""
     told = dict(vars(found))
-    look, pieces = told.pop("look"), told.pop("pieces")
+    look = told.pop("look")
     strongest_first = sorted(look.answers, key=lambda seen: -seen.norm)
-    shown = []
-    for place, seen in found.shown:
-        tokens = [{"text": pieces[place][token.place], **asdict(token)} for token in seen.tokens]
-        shown.append(_answer(seen) | {"tokens": tokens})
-    prompt = found.shown[0][1].group.prompt
+    prompt = look.shown[0].group.prompt
     return {
         **told,
         "grad_norm": look.norm,
@@ -64,15 +59,15 @@ def as_json(found: Replay) -> Json:
         "row": look.row,
         "question": str(prompt.columns.get("question") or prompt.text),
         "answers": list(map(_answer, strongest_first)),
-        "shown": shown,
+        "shown": [_answer(seen) | {"tokens": seen.tokens} for seen in look.shown],
     }
 
 
 def _answer(seen: Seen) -> Json:
-    completion, members = seen.completion, seen.group.completions
+    completion = seen.completion
     return {
         "row": seen.group.prompt.row,
-        "answer": next(place for place, one in enumerate(members, 1) if one is completion),
+        "answer": seen.number,
         "reward": completion.reward,
         "outcome": completion.outcome,
         "advantage": completion.advantage,
@@ -90,7 +85,8 @@ def lines_of(told: Json) -> Iterator[str]:
     yield "\nthe answers of the step, by the norm of their part"
     yield f"{'row':>8} {'answer':>6} {'reward':>7} {'adv.':>6} {'tokens':>6} {'norm':>8} {'share':>7}  outcome"
     for answer in told["answers"][:MAX_ANSWERS]:
-        reward, advantage = _number(answer["reward"], ".2f"), _number(answer["advantage"], "+z.2f")
+        reward = _number(answer["reward"], ".2f")
+        advantage = _number(answer["advantage"], "+z.2f")
         grades = f"{answer['row']:8} {answer['answer']:6} {reward:>7} {advantage:>6}"
         sizes = f"{answer['num_tokens']:6} {answer['norm']:8.1e} {answer['share']:+z7.1%}"
         yield f"{grades} {sizes}  {in_words(answer['outcome'] or '')}"
@@ -99,7 +95,8 @@ def lines_of(told: Json) -> Iterator[str]:
     yield ""
     yield from textwrap.wrap(f"row {told['row']}: {escape(told['question'])}", WIDTH)
     for answer in told["shown"]:
-        reward, advantage = _number(answer["reward"], ".2f"), _number(answer["advantage"], "+z.2f")
+        reward = _number(answer["reward"], ".2f")
+        advantage = _number(answer["advantage"], "+z.2f")
         outcome = f" ({in_words(answer['outcome'])})" if answer["outcome"] else ""
         grades = f"reward {reward}{outcome}, advantage {advantage}, share {answer['share']:+.1%}"
         yield f"\nanswer {answer['answer']}: {grades}"

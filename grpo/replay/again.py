@@ -4,7 +4,8 @@ It begins at the newest checkpoint before the step, or where the run began, and 
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -13,7 +14,7 @@ from math import isfinite
 from pathlib import Path
 
 from grpo.algorithm.credit import TokenPlaces
-from grpo.algorithm.schema import Completion, Group, Score, TrainerState
+from grpo.algorithm.schema import Group, Score, TrainerState
 from grpo.base.errors import CONFIG, UserError, explained, redact
 from grpo.base.folders import MANIFEST_FILE
 from grpo.base.storage import Json, read_json
@@ -24,17 +25,17 @@ from grpo.policy import Policy
 from grpo.replay.parts import Look, Observer, Seen
 from grpo.run.checkpoint import COUNTERS_FILE, checkpoints, problem_with, step_of
 from grpo.run.diagnosis.record import CONFIG_FILE, METRICS_FILE, Answer, Record, read_record
-from grpo.run.log import completion_record
+from grpo.run.log import completion_records
 from grpo.run.run import SilentRun
 from grpo.train import GrpoTrainer
-from rewards.own import short_name, tag_of
+from rewards.own_names import short_name
+from rewards.prompts import tag_of
 from rewards.registry import Reward, built_in, expand
 from rewards.scorer import START, Scorer
 
-CHANGING = (  # metrics that the clock, the machine or a service decides
-    *("*time*", "tokens_per_second", "peak_memory_gb", "micro_batches", "skipped_steps"),
-    *("judge/*", "decomposer/*", "kb/*", "log/*"),
-)
+CHANGING = """
+    *time* tokens_per_second peak_memory_gb micro_batches skipped_steps judge/* decomposer/* kb/* log/*
+""".split()  # metrics that the clock, the machine or a service decides
 # Inputs that may have changed since.
 ANSWERED = ("reward_funcs", "eval_reward_funcs", "tools", "environment", "knowledge_base")
 SAMPLER = "sampler/*"  # with tools, who is sampled beside whom depends on the clock, and so do the last bits of these
@@ -48,7 +49,6 @@ class Replay:
     num_recorded: answers of the step that completions/ holds; num_same: those made again, token by token, with the same
     reward and advantage. num_equal: metrics of the step with the same bits, out of num_compared. missing: what the run
     should have recorded of the step, and has not. notes: what differs, also in the program.
-    pieces: the text of each token of the row that was looked at, by the completion's place among look.answers.
     """
 
     run: str
@@ -61,17 +61,11 @@ class Replay:
     num_compared: int
     missing: list[str]
     notes: list[str]
-    pieces: dict[int, list[str]]
 
     @property
     def differs(self) -> bool:
         """Return whether something is not what the run has recorded, or is not recorded."""
         return bool(self.missing) or self.num_same < self.num_recorded or self.num_equal < self.num_compared
-
-    @property
-    def shown(self) -> list[tuple[int, Seen]]:
-        """Return the completions of the row, each with its place among all of the step."""
-        return [(place, self.look.answers[place]) for place in self.pieces]
 
 
 class Remembered(Scorer):
@@ -81,7 +75,11 @@ class Remembered(Scorer):
     """
 
     def __init__(self, config: TrainConfig, answers: Callable[[int], list[Answer]], make: Callable[[], Scorer]):
-        rewards = [_ungraded(name, name == config.environment) for name in expand(config.reward_funcs)]
+        rewards = []
+        for name in expand(config.reward_funcs):
+            known = built_in(name)  # of it nothing else is needed: it grades nothing
+            title = tag_of(name) if name == config.environment else short_name(name)
+            rewards.append(Reward(title, needs=known.needs, checks_every_answer=known.checks_every_answer))
         super().__init__(rewards, config.reward_weights)
         self.answers, self.make, self.grader = answers, make, None
         self.known: dict[Group, list[dict[str, Score]]] = {}
@@ -115,13 +113,6 @@ class Remembered(Scorer):
             self.grader.close()
 
 
-def _ungraded(name: str, is_environment: bool) -> Reward:
-    """Return a reward that grades nothing."""
-    known = built_in(name)
-    title = tag_of(name) if is_environment else short_name(name)
-    return Reward(title, needs=known.needs, checks_every_answer=known.checks_every_answer)
-
-
 def find_group(answers: Sequence[Answer], group: Group) -> list[Answer]:
     """Return the recorded answers of a group, if they are what its completions say; else []."""
     texts = [completion.text for completion in group.completions]
@@ -142,7 +133,8 @@ def recorded_scores(answers: Sequence[Answer]) -> list[dict[str, Score]]:
         applies = not is_paid or any(value is not None for value in values)
         for answer, of_answer in zip(answers, scores, strict=True):
             value, reason = answer.grades[name]
-            details, facts = answer.details.get(name, {}), answer.facts.get(name, [])
+            details = answer.details.get(name, {})
+            facts = answer.facts.get(name, [])
             of_answer[name] = Score(value, reason, answer.outcome or None, applies, {}, details, facts)
     return scores
 
@@ -155,10 +147,7 @@ def replay(path: str | Path, step: int, row: int | None = None, overrides: Seque
     ANSWERED.
     """
     record = read_record(path)
-    saved = checkpoints(record.path)
-    earlier = (one for one in saved if step_of(one) < step and not problem_with(one))
-    folder = next(earlier, None)
-    config = _config_of(record, step, folder, overrides)
+    config = _config_of(record, step, overrides)
     run = SilentRun(config)
     data = QuestionData(config)
     answers = lru_cache(maxsize=1)(record.answers)
@@ -170,27 +159,29 @@ def replay(path: str | Path, step: int, row: int | None = None, overrides: Seque
         trainer = GrpoTrainer(config, run, scorer, data, make_learner)
         if trainer.tools:
             ending.callback(trainer.tools.close)
-        if folder:
+        if config.resume_from_checkpoint:
             trainer.restore()
         start = trainer.step
         while trainer.step < step:
-            trainer.train_step()
+            trainer.run_step()
         metrics, _ = trainer.summarise_step()
         if scorer.grader:
             run.say("some answers differ from those of completions/, or are not there: they were graded again")
         return _compared(record, step, start, trainer, metrics, run.said)
 
 
-def _config_of(record: Record, step: int, folder: Path | None, overrides: Sequence[str]) -> TrainConfig:
-    """Return the configuration that made a step, on this process alone. folder: the checkpoint to begin with."""
+def _config_of(record: Record, step: int, overrides: Sequence[str]) -> TrainConfig:
+    """Return the configuration that made a step, on this process alone, and that begins at the checkpoint before it."""
     if "reward_funcs" not in record.config:
         what = f"{record.path} is no run of stage 2" if record.config else f"{record.path} has no {CONFIG_FILE}"
         raise UserError(what, "only its steps can be made again", "name a run of grpo.train", CONFIG)
     saved = checkpoints(record.path)
+    intact = [one for one in saved if not problem_with(one)]
     logged = [metrics["step"] for metrics in record.steps]
     last = max([*logged, *map(step_of, saved)], default=0)
     if not 1 <= step <= last:
         raise UserError(f"the run has no step {step}", f"it has made {last}", "name one of them", CONFIG)
+    folder = next((one for one in intact if step_of(one) < step), None)
     later = [one for one in saved if step_of(one) >= step and (one / CONFIG_FILE).exists()]
     nearest = later[-1] if later else record.path  # a resumed run may have other keys than it began with
     config, _ = load_config(nearest / CONFIG_FILE, overrides, is_run=False)
@@ -198,9 +189,8 @@ def _config_of(record: Record, step: int, folder: Path | None, overrides: Sequen
     manifest = next((one for one in manifests if one.exists()), None)
     world = read_json(manifest).get("world_size", 1) if manifest else 1
     tokens = config.max_tokens_per_micro_batch
-    counters = [one / COUNTERS_FILE for one in saved if not problem_with(one)]
-    if counters and not (tokens or folder):  # the last bits of sums depend on it; what resumes knows it by itself
-        tokens = read_json(counters[-1])["micro_batch_tokens"]
+    if intact and not (tokens or folder):  # the last bits of sums depend on it; what resumes knows it by itself
+        tokens = read_json(intact[-1] / COUNTERS_FILE)["micro_batch_tokens"]
     return replace(
         config,
         max_tokens_per_micro_batch=tokens,
@@ -215,37 +205,38 @@ def _compared(
     record: Record, step: int, start: int, trainer: GrpoTrainer, metrics: dict[str, float], said: Sequence[str]
 ) -> Replay:
     """Compare a step with the run's record."""
-    look, groups = trainer.learner.look, trainer.learned.generated
+    look = trainer.learner.look
+    groups = trainer.learned.generated
     if look is None:  # of several updates, none was made
         raise UserError(f"step {step} trains nothing", "every completion is masked", "choose another step", CONFIG)
     told = [text for text in said if text.startswith(("note: ", "warning: ", "some "))]
     notes = [text.removeprefix("note: ") for text in told]
-    recorded = _recorded(record, step)
+    made = _numbered(json.loads(redact(json.dumps(completion_records(groups)))))
+    recorded = _numbered(_recorded(record, step))
     same, differences = 0, []
-    for old, group, place in _pairs(recorded, groups):
-        new = json.loads(redact(json.dumps(completion_record(group.prompt, group.completions[place]))))
+    for place in filter(made.get, recorded):
+        old = recorded[place]
+        new = made[place]
         unequal = [name for name in dict.fromkeys([*new, *old]) if old.get(name) != new.get(name)]
         same += not unequal
-        where = f"row {group.prompt.row}, answer {place + 1}"
-        differences += [
-            f"{where}: {_difference(name, old.get(name), new.get(name), trainer.policy)}" for name in unequal
-        ]
+        for name in unequal:
+            difference = _difference(name, old.get(name), new.get(name), trainer.policy)
+            differences.append(f"row {place[0]}, answer {place[1]}: {difference}")
     notes += differences[:MAX_NOTES]
-    logged = (line for line in record.steps if line["step"] == step)
-    was = next(logged, {})
-    changing = (*CHANGING, SAMPLER) if trainer.tools else CHANGING
+    was = next((line for line in record.steps if line["step"] == step), {})
+    changing = [*CHANGING, SAMPLER] if trainer.tools else CHANGING
     compared = [name for name in metrics if not any(fnmatchcase(name, pattern) for pattern in changing)]
     unequal = [name for name in compared if not _is_same(was.get(name), metrics[name])] if was else []
     notes += [f"{name} was {was.get(name)!r}, is now {metrics[name]!r}" for name in unequal]
     is_logged = step in (1, trainer.total_steps) or step % trainer.config.logging_steps == 0
     is_due = trainer.config.log_completions and is_logged
-    missing = [] if was else [METRICS_FILE]
-    missing += ["completions/"] if is_due and len(recorded) < sum(len(group.completions) for group in groups) else []
-    pieces = {
-        place: list(texts_of(seen.completion, trainer.policy))
-        for place, seen in enumerate(look.answers)
-        if seen.group.prompt.row == look.row
-    }
+    missing = []
+    if not was:
+        missing.append(METRICS_FILE)
+    if is_due and len(recorded) < len(made):
+        missing.append("completions/")
+    for seen in look.shown:
+        add_texts(seen, trainer.policy)
     return Replay(
         run=str(record.path),
         step=step,
@@ -257,7 +248,6 @@ def _compared(
         num_compared=len(compared) if was else 0,
         missing=missing,
         notes=notes,
-        pieces=pieces,
     )
 
 
@@ -273,16 +263,14 @@ def _recorded(record: Record, step: int) -> list[Json]:
         return [json.loads(line) for line in lines if line]
 
 
-def _pairs(recorded: Sequence[Json], groups: Sequence[Group]) -> Iterator[tuple[Json, Group, int]]:
-    """Yield each recorded answer with the group that was made again, and its place in it."""
-    waiting = list(recorded)
-    for group in groups:
-        for place in range(len(group.completions)):
-            of_row = (answer for answer in waiting if answer["row"] == group.prompt.row)
-            answer = next(of_row, None)
-            if answer is not None:
-                waiting.remove(answer)
-                yield answer, group, place
+def _numbered(answers: Sequence[Json]) -> dict[tuple[int, int], Json]:
+    """Return answers by their row, and by their number among the answers to it, from 1."""
+    found, numbers = {}, Counter()
+    for answer in answers:
+        row = answer["row"]
+        numbers[row] += 1
+        found[row, numbers[row]] = answer
+    return found
 
 
 def _difference(name: str, old: object, new: object, policy: Policy) -> str:
@@ -295,11 +283,11 @@ def _difference(name: str, old: object, new: object, policy: Policy) -> str:
     return f"from token {same + 1} on it was {texts[0]!r}, and is now {texts[1]!r}"
 
 
-def texts_of(completion: Completion, policy: Policy) -> Iterator[str]:
-    """Yield the text of each token; of one that ends no character, and of a special one, its name."""
-    places = TokenPlaces(completion, policy.decode)
-    for place, token in enumerate(completion.ids):
-        start = places.start(place)
-        end = places.start(place + 1)
-        text = completion.text[start:end]
-        yield text or str(policy.tokenizer.convert_ids_to_tokens(token))
+def add_texts(seen: Seen, policy: Policy) -> None:
+    """Add to each token its text; to one that ends no character, and to a special one, its name."""
+    places = TokenPlaces(seen.completion, policy.decode)
+    for token in seen.tokens:
+        start = places.start(token["place"])
+        end = places.start(token["place"] + 1)
+        text = seen.completion.text[start:end]
+        token["text"] = text or str(policy.tokenizer.convert_ids_to_tokens(token["id"]))

@@ -15,40 +15,22 @@ import torch
 from grpo.algorithm.schema import Completion, Group, PackedBatch
 from grpo.algorithm.step import Grpo, Learned
 from grpo.base.errors import CONFIG, UserError
-
-
-@dataclass(frozen=True)
-class Token:
-    """A trained token of a completion, and what it did to the step. Log-probs in nats.
-
-    ref_logp, kl: None without a reference. clipped: the bound of Eq. 5 that stops its gradient, "low" or "high", or "".
-    slope: dL/dℓ; where it is negative, the step makes the token likelier. norm: of its part of the gradient.
-    """
-
-    id: int
-    place: int  # among the tokens of its completion
-    sampler_logp: float
-    policy_logp: float
-    ref_logp: float | None
-    ratio: float
-    clipped: str
-    kl: float | None
-    advantage: float
-    weight: float
-    slope: float
-    norm: float
-    share: float
+from grpo.base.storage import Json
 
 
 @dataclass
 class Seen:
-    """A completion of the step: norm and share of its part of the gradient. tokens: of the row that is looked at."""
+    """A completion of the step: norm and share of its part of the gradient. tokens: of the row that is looked at.
+
+    number: of the answer among those to its prompt, from 1.
+    """
 
     group: Group
+    number: int
     completion: Completion
     norm: float = 0.0
     share: float = 0.0
-    tokens: list[Token] = field(default_factory=list)
+    tokens: list[Json] = field(default_factory=list)
 
 
 @dataclass
@@ -59,6 +41,11 @@ class Look:
     answers: list[Seen]
     norm: float
     error: float
+
+    @property
+    def shown(self) -> list[Seen]:
+        """Return the completions of the row."""
+        return [seen for seen in self.answers if seen.group.prompt.row == self.row]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -105,7 +92,7 @@ class Gradient:
         if row not in (None, *rows):
             what = f"row {row} is not among those that the step trains on"
             raise UserError(what, f"they are {', '.join(map(str, sorted(rows)))}", "name one of them", CONFIG)
-        answers = [Seen(group, completion) for group in self.groups for completion in group.completions]
+        answers = [Seen(group, *one) for group in self.groups for one in enumerate(group.completions, 1)]
         of_completion = {id(seen.completion): seen for seen in answers}
         with self.learner.model.keeping_activations() if self.is_split else nullcontext():
             for one, completion, own_C in self._completions():
@@ -151,29 +138,37 @@ class Gradient:
         share = float(part @ self.whole) / self.square if self.square else 0.0
         return float(torch.linalg.vector_norm(part)) / self.scale, share, part
 
-    def _tokens(self, one: "Pass", seen: Seen, own_C: torch.Tensor) -> Iterator[Token]:
-        """Yield the trained tokens of a completion."""
-        batch, stats = one.batch, one.stats
+    def _tokens(self, one: "Pass", seen: Seen, own_C: torch.Tensor) -> Iterator[Json]:
+        """Yield the trained tokens of a completion, and what each did to the step. Log-probs in nats.
+
+        place: among the tokens of its completion. ref_logp, kl: None without a reference. clipped: the bound of Eq. 5
+        that stops its gradient, "low" or "high", or "". slope: dL/dℓ; where it is negative, the step makes the token
+        likelier. norm: of its part of the gradient.
+        """
+        batch = one.batch
+        stats = one.stats
         place_C = batch.positions_T[batch.source_C] - len(seen.group.prompt.ids) + 1
         for index in own_C.nonzero()[:, 0].tolist():
-            norm, share, part = self._part(one, torch.arange(len(own_C), device=own_C.device) == index)
+            alone_C = torch.arange(len(own_C), device=own_C.device) == index
+            norm, share, part = self._part(one, alone_C)
             self.rest -= part
-            is_low, is_high = bool(stats["clipped_low"][index]), bool(stats["clipped_high"][index])
-            yield Token(
-                id=int(batch.targets_C[index]),
-                place=int(place_C[index]),
-                sampler_logp=float(batch.sampler_logp_C[index]),
-                policy_logp=one.outputs[0][index].item(),
-                ref_logp=None if batch.ref_logp_C is None else float(batch.ref_logp_C[index]),
-                ratio=float(stats["ratio"][index]),
-                clipped="low" * is_low + "high" * is_high,
-                kl=None if batch.ref_logp_C is None else float(stats["kl"][index]),
-                advantage=float(batch.advantage_C[index]),
-                weight=float(batch.weight_C[index]),
-                slope=float(one.slopes[0][index]) / self.scale,
-                norm=norm,
-                share=share,
-            )
+            is_low = bool(stats["clipped_low"][index])
+            is_high = bool(stats["clipped_high"][index])
+            yield {
+                "id": int(batch.targets_C[index]),
+                "place": int(place_C[index]),
+                "sampler_logp": float(batch.sampler_logp_C[index]),
+                "policy_logp": one.outputs[0][index].item(),
+                "ref_logp": None if batch.ref_logp_C is None else float(batch.ref_logp_C[index]),
+                "ratio": float(stats["ratio"][index]),
+                "clipped": "low" * is_low + "high" * is_high,
+                "kl": None if batch.ref_logp_C is None else float(stats["kl"][index]),
+                "advantage": float(batch.advantage_C[index]),
+                "weight": float(batch.weight_C[index]),
+                "slope": float(one.slopes[0][index]) / self.scale,
+                "norm": norm,
+                "share": share,
+            }
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from operator import itemgetter
 
 from grpo.base.errors import UserError
 from grpo.base.text import in_words
@@ -12,6 +12,7 @@ from grpo.evaluation.measures import Summary
 from grpo.run.diagnosis.record import Answer, Record
 from grpo.run.diagnosis.rules import History, says_nothing
 
+Pairs = Sequence[tuple[Answer, Answer]]  # the first and the last answer to each held-out question
 NUM_CHANGES = 6  # in each direction
 HEADLINE = {
     "accuracy": "right",
@@ -38,36 +39,18 @@ def examples(record: Record, step: int) -> list[tuple[str, Answer]]:
     return [(label, answer) for label, found in shown.items() for answer in found]
 
 
-@dataclass(frozen=True)
-class Change:
-    """A held-out question with its first and its last answer."""
-
-    first: Answer
-    last: Answer
-
-    @property
-    def gain(self) -> float:
-        """Return by how much the reward has risen."""
-        return self.last.reward - self.first.reward
-
-
-def answered_twice(record: Record) -> list[Change]:
-    """Return the held-out questions that were answered at least twice, each with its first and its last answer."""
-    return [Change(first, last) for first, last in record.answered_twice()]
-
-
-def before_and_after(changes: Sequence[Change]) -> Comparison | None:
+def before_and_after(pairs: Pairs) -> Comparison | None:
     """Compare the answers before and after training; None if none of them is graded."""
-    first = measure_answers(vars(change.first) for change in changes)
-    last = measure_answers(vars(change.last) for change in changes)
+    first = measure_answers(vars(answer) for answer, _ in pairs)
+    last = measure_answers(vars(answer) for _, answer in pairs)
     with suppress(UserError):  # there is nothing to compare
         return compare(first, last)
     return None
 
 
-def headline(compared: Comparison, changes: Sequence[Change], model: str) -> str:
+def headline(compared: Comparison, pairs: Pairs, model: str) -> str:
     """Return what training has changed, in one sentence. Of a model that says nothing, this is what matters."""
-    if silent := says_nothing(History(answers=[(one.first.completion, one.last.completion) for one in changes])):
+    if silent := says_nothing(History(answers=[(first.completion, last.completion) for first, last in pairs])):
         paid = [name for name, of in compared.measures.items() if name.startswith("rewards/") and of.difference > 0]
         return f"{model}: {silent}{'; only these have paid more: ' * bool(paid)}{', '.join(paid)}."
     texts = []
@@ -90,18 +73,17 @@ def draw_bars(summaries: Mapping[str, Mapping[str, Summary]]) -> dict[str, dict[
     return bars
 
 
-def most_changed(changes: Sequence[Change]) -> tuple[list[Change], list[tuple[str, int]]]:
-    """Return the questions whose reward changed most, and how often an outcome changed: "wrong → declined"."""
-    scored = []
+def most_changed(pairs: Pairs) -> tuple[list[tuple[float, Answer, Answer]], list[tuple[str, int]]]:
+    """Return the gains that are largest, with both answers, and how often an outcome changed: "wrong → declined"."""
+    changes = []
     flipped: Counter[str] = Counter()
-    for change in changes:
-        if None in (change.first.reward, change.last.reward):
+    for first, last in pairs:
+        if None in (first.reward, last.reward):
             continue
-        scored.append(change)
-        before, after = change.first.outcome, change.last.outcome
-        if before and after and before != after:
-            flipped[f"{in_words(before)} → {in_words(after)}"] += 1
-    scored.sort(key=lambda change: change.gain)
-    lost = [change for change in scored[:NUM_CHANGES] if change.gain < 0]
-    won = [change for change in reversed(scored[-NUM_CHANGES:]) if change.gain > 0]
+        changes.append((last.reward - first.reward, first, last))
+        if first.outcome and last.outcome and first.outcome != last.outcome:
+            flipped[f"{in_words(first.outcome)} → {in_words(last.outcome)}"] += 1
+    changes.sort(key=itemgetter(0))
+    lost = [change for change in changes[:NUM_CHANGES] if change[0] < 0]
+    won = [change for change in reversed(changes[-NUM_CHANGES:]) if change[0] > 0]
     return lost + won, flipped.most_common()

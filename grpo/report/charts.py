@@ -2,12 +2,12 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
 from statistics import fmean
 
+from grpo.base.storage import Json
 from grpo.base.text import in_words
 from grpo.report.plot import finite_points
 from grpo.run.diagnosis.glossary import meaning
@@ -16,37 +16,28 @@ from grpo.run.diagnosis.record import Record
 Points = Sequence[tuple[float, float]]
 
 CHARTS = {  # title -> metrics; * stands for any name
-    "Reward": ("reward",),
-    "Reward of held-out answers": ("eval/reward",),
-    "Loss": ("loss",),
-    "KL, the distance from the start": ("kl",),
-    "Each reward": ("rewards/*/mean",),
-    "Answers": ("accuracy", "refusal_rate", "coverage", "refusal_rate_known"),
-    "Calls of tools": ("tools/called_frac", "tools/failure_frequency", "eval/searched_frac"),
-    "Held-out questions": ("eval/accuracy", "eval/incorrect", "eval/not_attempted", "eval/supported_frac"),
-    "What teaches nothing": (
-        "frac_reward_zero_std",
-        "completions/clipped_ratio",
-        "sampling/kept_frac",
-        "rewards/*/unscored_frac",
-    ),
-    "Length": ("completions/mean_length", "completions/max_length", "eval/mean_length"),
-    "Entropy": ("entropy", "sampler/entropy"),
-    "Gradient": ("grad_norm",),
-    "Learning rate": ("learning_rate",),
-    "Clipping": ("clip_ratio/low_mean", "clip_ratio/high_mean"),
-    "Facts": ("kb/supported_frac", "kb/refuted_frac", "kb/unknown_frac"),
-    "Failing requests": ("judge/retries", "judge/failures", "decomposer/retries", "decomposer/failures"),
-    "Seconds of a step": ("time/*",),
-    "Speed": ("tokens_per_second",),
-    "Sampler against trainer": ("sampler/logp_diff_mean", "sampler/logp_diff_max"),
-    "Memory": ("peak_memory_gb",),
+    "Reward": "reward",
+    "Reward of held-out answers": "eval/reward",
+    "Loss": "loss",
+    "KL, the distance from the start": "kl",
+    "Each reward": "rewards/*/mean",
+    "Answers": "accuracy refusal_rate coverage refusal_rate_known",
+    "Calls of tools": "tools/called_frac tools/failure_frequency eval/searched_frac",
+    "Held-out questions": "eval/accuracy eval/incorrect eval/not_attempted eval/supported_frac",
+    "What teaches nothing": "frac_reward_zero_std completions/clipped_ratio sampling/kept_frac rewards/*/unscored_frac",
+    "Length": "completions/mean_length completions/max_length eval/mean_length",
+    "Entropy": "entropy sampler/entropy",
+    "Gradient": "grad_norm",
+    "Learning rate": "learning_rate",
+    "Clipping": "clip_ratio/low_mean clip_ratio/high_mean",
+    "Facts": "kb/supported_frac kb/refuted_frac kb/unknown_frac",
+    "Failing requests": "judge/retries judge/failures decomposer/retries decomposer/failures",
+    "Seconds of a step": "time/*",
+    "Speed": "tokens_per_second",
+    "Sampler against trainer": "sampler/logp_diff_mean sampler/logp_diff_max",
+    "Memory": "peak_memory_gb",
 }
-SHOWN_AT_0 = (
-    "reward",
-    "eval/reward",
-    *CHARTS["Each reward"],
-)  # that a reward is 0 in all steps is what its user must see
+SHOWN_AT_0 = ("reward", "eval/reward", "rewards/*/mean")  # that one is 0 in all steps is what its user must see
 OF_SHARES = ("Answers", "Calls of tools", "Held-out questions", "What teaches nothing", "Facts")  # from 0 to 100 %
 NUM_COLOURS = 6
 MAX_CURVES = 24  # of one title
@@ -54,47 +45,20 @@ WIDTH, HEIGHT = 400, 180  # of a plot, in its own coordinates
 MAX_POINTS = 80  # of a curve; the mean of neighbours takes their place, which also shows the trend of a noisy metric
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A metric: the points of its line as SVG takes them, its first and last value, and what it means."""
+def draw_charts(record: Record) -> list[Json]:
+    """Draw all metrics that a run has, at most NUM_COLOURS of them in a plot.
 
-    name: str
-    line: str
-    change: str
-    meaning: str
-
-
-@dataclass(frozen=True)
-class Chart:
-    """A plot: its curves, and the values and steps at the ends of its axes."""
-
-    title: str
-    curves: list[Curve]
-    lowest: str
-    highest: str
-    first_step: str
-    last_step: str
-
-
-def draw_charts(record: Record) -> list[Chart]:
-    """Draw all metrics that a run has, at most NUM_COLOURS of them in a plot."""
+    A plot has a title, its curves, and the values and steps at the ends of its axes. A curve is a metric: its name, the
+    points of its line as SVG takes them, its first and last value (change), and its meaning.
+    """
     curves = _curves(record)
     charts = []
     for title, patterns in CHARTS.items():
-        names = _matching(curves, patterns)[:MAX_CURVES]
+        names = [name for pattern in patterns.split() for name in curves if fnmatchcase(name, pattern)][:MAX_CURVES]
         for start in range(0, len(names), NUM_COLOURS):
             together = names[start : start + NUM_COLOURS]
             charts.append(_draw(title, {name: curves[name] for name in together}))
     return charts
-
-
-def _matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
-    """Return the names that fit one of the patterns, pattern by pattern."""
-    names = list(names)
-    found = []
-    for pattern in patterns:
-        found += [name for name in names if fnmatchcase(name, pattern)]
-    return found
 
 
 def _curves(record: Record) -> dict[str, Points]:
@@ -112,7 +76,7 @@ def _curves(record: Record) -> dict[str, Points]:
     return curves
 
 
-def _draw(title: str, curves: dict[str, Points]) -> Chart:
+def _draw(title: str, curves: dict[str, Points]) -> Json:
     steps, values = zip(*chain(*curves.values()), strict=True)
     form = ".0%" if title in OF_SHARES else ".4g"
     lowest, highest = (0, 1) if title in OF_SHARES else (min(values), max(values))
@@ -122,8 +86,15 @@ def _draw(title: str, curves: dict[str, Points]) -> Chart:
         places = [(WIDTH * across(step), HEIGHT * (1 - up(value))) for step, value in points]
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         change = f"{points[0][1]:{form}} → {points[-1][1]:{form}}"
-        drawn.append(Curve(in_words(name), line, change, meaning(name)))
-    return Chart(title, drawn, f"{lowest:{form}}", f"{highest:{form}}", f"{min(steps):.0f}", f"{max(steps):.0f}")
+        drawn.append({"name": in_words(name), "line": line, "change": change, "meaning": meaning(name)})
+    return {
+        "title": title,
+        "curves": drawn,
+        "lowest": f"{lowest:{form}}",
+        "highest": f"{highest:{form}}",
+        "first_step": f"{min(steps):.0f}",
+        "last_step": f"{max(steps):.0f}",
+    }
 
 
 def _scale(low: float, high: float) -> Callable[[float], float]:

@@ -18,7 +18,7 @@ from grpo.config.options import SftConfig, TrainConfig, keys_that
 from grpo.evaluation.compare import comparison_text
 from grpo.evaluation.table import summary_table
 from grpo.explain import explain
-from grpo.report.answers import answered_twice, before_and_after, draw_bars, examples, headline, most_changed
+from grpo.report.answers import before_and_after, draw_bars, examples, headline, most_changed
 from grpo.report.charts import draw_charts
 from grpo.run.diagnosis.record import CONFIG_FILE, Record, read_record
 
@@ -36,8 +36,9 @@ def write_report(path: str | Path, output: str | Path | None = None) -> Path:
 def render(record: Record) -> str:
     """Return the page: one HTML text that needs nothing else. Texts of models and data are escaped by the template."""
     step = max(record.answer_steps(), default=0)
-    shown, answered = examples(record, step), answered_twice(record)
-    compared, (changed, outcomes) = before_and_after(answered), most_changed(answered)
+    answered = record.answered_twice()
+    compared = before_and_after(answered)
+    changed, outcomes = most_changed(answered)
     page = template().render(
         name=record.name,
         headline=headline(compared, answered, model_of(record)) if compared else "",
@@ -50,7 +51,7 @@ def render(record: Record) -> str:
         charts=draw_charts(record),
         examples_step=step,
         path=str(record.path),
-        examples=shown,
+        examples=examples(record, step),
         changes=changed,
         outcomes=outcomes,
         remarks=explain(record),  # after all files have been read, so that it knows which lines could not
@@ -83,9 +84,10 @@ def model_of(record: Record) -> str:
 
 def _overview(record: Record) -> list[tuple[str, str]]:
     """Return the main facts about a run, as labels and texts."""
-    config, state = record.config, record.state
-    data = state["data"] if isinstance(state.get("data"), dict) else {}
-    last, seconds = record.steps[-1] if record.steps else {}, [step["step_time"] for step in record.steps]
+    config = record.config
+    state = record.state
+    last = record.steps[-1] if record.steps else {}
+    seconds = [step["step_time"] for step in record.steps]
     waited = sum(filter(math.isfinite, (step.get("time/reward", 0.0) for step in record.steps)))
     tokens, memory = (last.get(name, math.nan) for name in ("num_tokens", "peak_memory_gb"))
     texts = {
@@ -94,7 +96,7 @@ def _overview(record: Record) -> list[tuple[str, str]]:
         "model": model_of(record),
         "data": config.get("dataset_id_or_path"),
         "rewards": as_yaml(config["reward_funcs"]) if "reward_funcs" in config else None,
-        **{name: text for name, text in data.items() if isinstance(text, str)},  # older runs have more than texts
+        **(state.get("data") or {}),
         "steps": last.get("step"),
         "tokens": f"{tokens:,.0f}" if math.isfinite(tokens) else None,
         "time of all steps": show_duration(sum(filter(math.isfinite, seconds))),
@@ -109,7 +111,8 @@ def changed_keys(config: Json) -> Iterator[tuple[str, str, str]]:
     """Yield each key of a run that differs from its default, its value, and that default."""
     have_defaults = config.keys() - keys_that("required")
     for declared in fields(TrainConfig if "num_generations" in config else SftConfig):
-        name, default = declared.name, declared.default
+        name = declared.name
+        default = declared.default
         default = list(default) if isinstance(default, tuple) else default
         if name in have_defaults and config[name] != default:
             yield name, as_yaml(config[name]), as_yaml(default)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-Curve = Sequence[float] | Sequence[tuple[float, float]]
+Line = Sequence[float] | Sequence[tuple[float, float]]
 
 INCHES = (6, 4)
 DPI = 200  # 1,200 x 800 pixels; the text can still be read at a third of that
@@ -13,7 +13,7 @@ MAX_MARKERS = 20  # a curve of up to so many points has a marker at each
 LARGEST = 1e300  # larger numbers cannot be drawn
 
 
-def line_plot(path: Path, curves: Mapping[str, Curve], x_label: str, y_label: str) -> None:
+def line_plot(path: Path, curves: Mapping[str, Line], x_label: str, y_label: str) -> None:
     """Plot some curves, with a legend below the axes where it covers none of them.
 
     A curve is a list of values at x = 1, 2, 3, … or a list of (x, y) points. Points that are not finite are left out;
@@ -42,7 +42,7 @@ def line_plot(path: Path, curves: Mapping[str, Curve], x_label: str, y_label: st
         figure.savefig(path)
 
 
-def finite_points(curve: Curve) -> list[tuple[float, float]]:
+def finite_points(curve: Line) -> list[tuple[float, float]]:
     """Return the (x, y) points of a curve, without those that are not finite, or far too large."""
     points = []
     for number, value in enumerate(curve, 1):

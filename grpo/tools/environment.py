@@ -16,7 +16,7 @@ from typing import Any
 
 from grpo.base.errors import CONFIG, UserError
 from grpo.tools.workers import Line
-from rewards.own import describe_failure
+from rewards.own_names import describe_failure
 from rewards.own_words import STEP
 
 RESET = "reset"

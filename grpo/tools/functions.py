@@ -22,9 +22,9 @@ from grpo.tools.tags import TagProtocol
 from grpo.tools.template import TemplateProtocol
 from grpo.tools.tools import Tools, close_tools
 from grpo.tools.workers import Function, NoAnswer
-from rewards.own import describe_failure, find_object, made, tag_of
+from rewards.own_names import describe_failure, find_object, made
 from rewards.own_words import RESULT, STEP
-from rewards.prompts import with_tools
+from rewards.prompts import tag_of, with_tools
 
 RESERVED = ("think", "answer", "confidence", RESULT)  # tags with a meaning of their own
 NUM_PASSAGES = 3

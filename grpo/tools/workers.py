@@ -21,7 +21,8 @@ from typing import Any
 
 from grpo.base.errors import reason
 from grpo.base.event_loop import EventLoop
-from rewards.own import alone, describe_failure, is_async, without_secrets
+from rewards.own import alone, is_async
+from rewards.own_names import describe_failure, without_secrets
 
 Function = Callable[..., str | Awaitable[str]]
 Reply = tuple[str | None, str]  # the result, and why there is none

@@ -54,7 +54,10 @@ class EntailmentVerifier:
             self.device = torch.device(device)
             data_type = torch.float32 if self.device.type == "cpu" else torch.bfloat16
             self.model = network.to(self.device, data_type).eval()
-            self.stream = _own_stream(self.device)
+            # A stream beside the one on which a policy samples or trains: there, every answer waits for its work.
+            self.stream = torch.cuda.Stream(device) if self.device.type == "cuda" else None
+            if self.stream:
+                self.stream.wait_stream(torch.cuda.current_stream(device))  # which is copying the weights
         self._lock = threading.Lock()
 
     def verify(self, facts: Sequence[FactToCheck]) -> list[Verdict]:
@@ -97,7 +100,8 @@ class EntailmentVerifier:
 
     def _judge(self, scores: Sequence[tuple[Passage, float, float]]) -> Verdict:
         """Return the verdict on one fact; `scores` holds (passage, entailment, contradiction)."""
-        supporting, refuting = [], []
+        supporting = []
+        refuting = []
         for passage, entailment, contradiction in scores:
             is_weightier = entailment > contradiction or not self.weigh_contradiction
             if entailment >= self.threshold and is_weightier:
@@ -109,15 +113,6 @@ class EntailmentVerifier:
                 _, strongest = max(found, key=lambda pair: pair[0])
                 return Verdict(label, strongest)
         return Verdict("unknown")
-
-
-def _own_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """Return a stream beside the one on which a policy samples or trains: there, every answer waits for its work."""
-    if device.type != "cuda":
-        return None
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))  # which is copying the weights
-    return stream
 
 
 def label_columns(model: str, id2label: Mapping[int, str]) -> list[int]:

@@ -118,10 +118,8 @@ def stem_and_value(sentence: str) -> tuple[str, str]:
 
 def _parts(stem: str, value: str) -> set[str]:
     """Return what a value says without its date, and of its date, where the stem fits that, too."""
-    dated = _DATED.fullmatch(value)
-    if not dated or _LIMITED.search(value):
-        return set()
-    return {dated[1], dated[3]} if stem.endswith(f" {dated[2]}") else {dated[1]}
+    place, word, date = _place_and_date(value)
+    return {place, date} if stem.endswith(f" {word}") else {place}
 
 
 def _plain(sentence: str) -> str:
@@ -137,15 +135,14 @@ def _digits(found: re.Match) -> str:
 
 def _contradicts(value: str, other: str) -> bool:
     """Tell whether two values cannot both be true, in the place or in the date."""
-    parts = product(_place_and_date(value), _place_and_date(other))
-    return any(_differs(*pair) for pair in parts)
+    parts = (_place_and_date(one)[::2] for one in (value, other))
+    return any(_differs(*pair) for pair in product(*parts))
 
 
 def _place_and_date(value: str) -> tuple[str, ...]:
+    """Return a value without its date, the word before that, and the date; these are "" if it has none."""
     dated = _DATED.fullmatch(value)
-    if not dated or _LIMITED.search(value):
-        return (value,)
-    return dated[1], dated[3]
+    return dated.groups() if dated and not _LIMITED.search(value) else (value, "", "")
 
 
 def _differs(value: str, other: str) -> bool:

@@ -55,7 +55,8 @@ def by_model(ask: Ask, max_tokens: int = MAX_REPLY_TOKENS, keep: Keep = admissib
             if last.text is not None:
                 reason = f"the model's reply is no list of facts: {last.text[:80]!r}"
             return Claims(None, reason)
-        spans, claims = sentence_spans(text), []
+        spans = sentence_spans(text)
+        claims = []
         for fact, numbers in facts.items():
             stated_in = _stated_in(fact, numbers, spans, text)
             claims.append(Claim(fact, stated_in))

@@ -130,7 +130,8 @@ class FullTextIndex:
         rarest_first = sorted(counted, key=lambda item: (item[1], item[0]))
         if not rarest_first:
             return []
-        rare, num_rows = [], 0
+        rare = []
+        num_rows = 0
         for token, number in rarest_first:
             num_rows += number
             if num_rows > self.max_rows or len(rare) == MAX_TOKENS:

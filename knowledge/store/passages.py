@@ -59,7 +59,8 @@ def _ends_sentence(stop: re.Match) -> bool:
     A Latin stop needs white space after it, then no lower-case letter. The full stop of an abbreviation ends a sentence
     only if a word follows that opens one; of two full stops, the second is not the abbreviation's.
     """
-    mark, text = stop.group(), stop.string
+    mark = stop.group()
+    text = stop.string
     if _ENDS_AT_ONCE(mark):
         return True
     following = text[stop.end() : stop.end() + 1]

@@ -47,9 +47,11 @@ class ReplyCache:
                 connection.execute(GET, {"key": ""})  # fails for another table
         except (OSError, sa.exc.SQLAlchemyError) as error:
             self._engine.dispose()
-            fix, exit_code = "name a new file, or delete this one, and it is made anew", PREFLIGHT
+            fix = "name a new file, or delete this one, and it is made anew"
+            exit_code = PREFLIGHT
             if is_storage_error(error):
-                fix, exit_code = "free some space, or name a file on another disk", STORAGE
+                fix = "free some space, or name a file on another disk"
+                exit_code = STORAGE
             raise UserError(f"cannot use the reply cache {path}", _cause(error), fix, exit_code) from error
 
     def get(self, key: str) -> str | None:

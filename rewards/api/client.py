@@ -56,24 +56,29 @@ class Limits:
     is_fatal: bool = True
 
 
-DEFAULT_LIMITS = Limits()
-
-
 class ApiClient:
     """Ask one endpoint. Raises UserError (exit 3) at once if its key is missing.
 
-    cache: replies on disk; the client closes it.
+    cache: replies on disk; the client closes it. allowance: has one for each question that may be asked.
     """
 
-    def __init__(self, endpoint: Endpoint, limits: Limits = DEFAULT_LIMITS, cache: ReplyCache | None = None):
-        self.endpoint, self.limits, self.cache = endpoint, limits, cache
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        limits: Limits,
+        cache: ReplyCache | None = None,
+        allowance: Iterator[int] | None = None,
+    ):
+        self.endpoint = endpoint
+        self.limits = limits
+        self.cache = cache
         self._key = read_key(endpoint.name, endpoint.api_key_env)
-        self.allowance: Iterator[int] = itertools.count()  # one for each question; where it ends, no more are asked
+        self.allowance = itertools.count() if allowance is None else allowance
         self.counts: Counter[str] = Counter()
         self._is_reasoner = False  # learned from a refusal, if its name does not tell
         self._num_unusable = 0  # questions in a row without a usable reply
         self._session: Session | None = None
-        self._failure: tuple[str, str, str] | None = None  # that concerns every request
+        self._failure: UserError | None = None  # that concerns every request
         self._is_closed = False
 
     async def complete(
@@ -161,7 +166,8 @@ class ApiClient:
         return self._session
 
     async def _disconnect(self) -> None:
-        session, self._session = self._session, None
+        session = self._session
+        self._session = None
         if session is not None:
             await session.close()
 
@@ -173,7 +179,7 @@ class ApiClient:
         reply = await self._ask(messages, max_tokens)
         is_usable = reply.text is not None and read(reply.text) is not None
         self.counts["unscorable"] += reply.text is None
-        if is_usable and self.cache is not None:
+        if reply.text and is_usable and self.cache is not None:
             self.cache.put(key, reply.text)
         self._look_for_death(reply, is_usable or bool(reply.cut))
         return reply
@@ -186,10 +192,9 @@ class ApiClient:
         said = reply.reason if reply.text is None else f"it replied {excerpt(reply.text)!r}"
         why = f"{self._num_unusable} questions in a row had none; the last: {said}"
         fix = "repair the service, then go on with resume_from_checkpoint=true"
-        failure = ("gives no usable reply", why, fix)
-        error = self._error(*failure)
+        error = self._error("gives no usable reply", why, fix)
         if self.limits.is_fatal:
-            self._failure = failure
+            self._failure = error
             raise error
         _log.warning("warning: %s: %s", error.what, error.why)
 
@@ -198,10 +203,15 @@ class ApiClient:
 
         The deadline starts with the first try. A reply that was cut gets twice the room in the next one.
         """
-        session, limits = self._connect(), self.limits
-        num_replies, ends, reason = 0, None, ""
+        session = self._connect()
+        limits = self.limits
+        num_tries = 0
+        num_replies = 0
+        ends = 0.0
+        reason = ""
         async with session.slots:
-            for num_tries in itertools.count(1):
+            while True:
+                num_tries += 1
                 ends = ends or session.loop.time() + limits.deadline_s
                 timeout_s = min(limits.deadline_s / 2, max(ends - session.loop.time(), 0.0))
                 request = request_of(self.endpoint.model, messages, max_tokens, self._is_reasoner)
@@ -211,7 +221,8 @@ class ApiClient:
                         self._is_reasoner = True
                         continue
                     return outcome
-                before, reason = reason, outcome.reason
+                before = reason
+                reason = outcome.reason
                 num_replies += outcome.is_reply
                 if num_replies == MAX_REPLIES:
                     return ChatReply(None, reason, outcome.cut)
@@ -226,16 +237,16 @@ class ApiClient:
                 self.counts["retries"] += 1
                 await asyncio.sleep(pause_s)
 
-    async def _try(self, session: "Session", request: dict[str, Any], timeout_s: float) -> Response:
+    async def _try(self, session: "Session", request: dict[str, Any], timeout_s: float) -> ChatReply | Trouble:
         """Send one request, and count it. Raise UserError (exit 4) on a permanent failure, now and from then on."""
         if self._failure is not None:
-            raise self._error(*self._failure)
+            raise self._failure
         outcome, (prompt_tokens, completion_tokens) = await session.send(request, timeout_s)
         self.counts.update(calls=1, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
         self.counts["failures"] += not isinstance(outcome, ChatReply)
         if isinstance(outcome, Permanent):
-            self._failure = ("refuses the request", outcome.reason, outcome.fix)
-            raise self._error(*self._failure)
+            self._failure = self._error("refuses the request", outcome.reason, outcome.fix)
+            raise self._failure
         return outcome
 
     def _error(self, problem: str, why: str, fix: str, exit_code: int = SERVICE) -> UserError:
@@ -334,7 +345,7 @@ def client_for(service: str, options: Mapping[str, Any]) -> ApiClient:
         is_fatal=options["max_unscored"] < 1,
     )
     cache = ReplyCache(options["api_cache"]) if options["api_cache"] else None
-    return ApiClient(read_endpoint(service, options), limits, cache)
+    return ApiClient(read_endpoint(service, options), limits, cache, options.get("allowance"))
 
 
 class ModelService(Resource):
@@ -344,11 +355,8 @@ class ModelService(Resource):
     """
 
     def __init__(self, client: ApiClient, max_tokens: int):
-        self.client, self.max_tokens = client, max_tokens
-
-    @property
-    def clients(self) -> list[ApiClient]:
-        return [self.client]
+        self.client = client
+        self.max_tokens = max_tokens
 
     def check(self) -> str:
         """Ask about something known, and describe the answer. Raise UserError (exit 3) if the model is of no use."""

@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,15 +39,15 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         check_all(
-            lambda: read_key(self.name, self.api_key_env),
-            self._check_model,
-            lambda: check_url(f"{self.name}_base_url", self.base_url, self.plain_http),
+            partial(read_key, self.name, self.api_key_env),
+            partial(check_model, self.name, self.model),
+            partial(check_url, f"{self.name}_base_url", self.base_url, self.plain_http),
         )
 
-    def _check_model(self) -> None:
-        if not self.model:
-            unset = f"{self.name}_model is not set"
-            raise UserError(f"the {self.name} has no model", unset, f"set {self.name}_model", CONFIG)
+
+def check_model(name: str, model: str) -> None:
+    if not model:
+        raise UserError(f"the {name} has no model", f"{name}_model is not set", f"set {name}_model", CONFIG)
 
 
 def read_key(name: str, variable: str) -> str:
@@ -122,5 +123,5 @@ def _addresses(host: str) -> list[Address]:
         found = socket.getaddrinfo(host, None)
     except (OSError, UnicodeError):
         return []
-    addresses = [ipaddress.ip_address(address[0].partition("%")[0]) for *_, address in found]
+    addresses = [ipaddress.ip_address(str(address[0]).partition("%")[0]) for *_, address in found]
     return [getattr(address, "ipv4_mapped", None) or address for address in addresses]

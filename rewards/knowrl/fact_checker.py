@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from grpo.algorithm.schema import Score
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError
 from grpo.base.text import encodable
-from knowledge.facts.claims import Claim, Claims, Keep, admissible, every_fact
+from knowledge.facts.claims import Claim, Keep, admissible, every_fact
 from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.facts.model_decomposer import by_model
 from knowledge.facts.verdict import LABELS, FactToCheck, Verdict, Verifier
@@ -38,11 +38,13 @@ MAX_PASSAGE_CHARS = 400  # of the passage that decided
 LOWEST_COVERAGE = 0.5  # of the data set's titles in the knowledge base; below it the run warns
 BASE, DECOMPOSER = "knowledge base", "decomposer"  # the services of this file
 NOTHING_FOUND = {"factuality": 0.0, "facts": 0, "supported": 0, "refuted": 0}
+COUNTED = ("kb/lookups_exact", "kb/lookups_parts", "kb/lookups_search", "kb/lookups_missing", "kb/unscored")
 KNOWN_TEXT = (  # text, question, subject
     "Paris is the capital of France, and it lies on the Seine.",
     "What is the capital of France?",
     "Paris",
 )
+T = TypeVar("T")
 CheckedFact = dict[str, Any]  # as a score holds it: see grpo.algorithm.schema.Score
 Formula = Callable[[int, int, int], float]  # of the facts that count: how many are supported, refuted, and all
 
@@ -68,12 +70,13 @@ class FactChecker(Resource):
     up), and refusing is the worst in it. "search": evidence comes from the documents that full-text search guesses, and
     the reason says so; None if search guesses none.
 
-    A locked base makes a completion unscored, too. Any other failure of the base (UserError) or of the verifier ends
-    the run.
+    A locked base makes a completion unscored, too. Any other failure of the base (UserError) ends the run.
     """
 
     def __init__(self, options: Options, formula: Formula, is_original: bool = False):
-        self.options, self.formula, self.is_original = options, formula, is_original
+        self.options = options
+        self.formula = formula
+        self.is_original = is_original
         self.base = KnowledgeBase(knowledge_base_path(options))
         self.verifier = build_verifier(options, weigh_contradiction=not is_original)
         self.decomposer = build_decomposer(options, every_fact if is_original else admissible)
@@ -84,16 +87,13 @@ class FactChecker(Resource):
         if self.may_guess:
             self.base.check_search()
 
-    @property
-    def clients(self) -> list[Any]:
-        return self.decomposer.clients
-
     async def check(self, completion: str, columns: Columns) -> Score:
         """Score the facts of the think block, or of the complete text if there is no such block."""
         text, start = thoughts(encodable(completion))
         title = joined_titles(columns.get("title"))
         try:
-            found = await self._on_pool(self._look_up, title)
+            found = await self._on_pool(self.base.lookup, title, self.may_guess)
+            self._count({f"kb/lookups_{found.how}": 1})
             if found.how == "missing":
                 return self._without_document(title)
             is_about_title = found.how == "exact" and ";" not in title
@@ -112,7 +112,9 @@ class FactChecker(Resource):
         """
         coverage = self.base.coverage([joined_titles(row.get("title")) for row in rows], self.may_guess)
         say(f"knowledge base {self.base.path}: {coverage}")
-        lowest, consequence, policy = LOWEST_COVERAGE, "", self.options["missing_title_policy"]
+        lowest = LOWEST_COVERAGE
+        consequence = ""
+        policy = self.options["missing_title_policy"]
         if policy != "zero":  # completions without their title are unscored
             lowest = max(lowest, 1 - self.options["max_unscored"])
             consequence = ", which ends a run above max_unscored"
@@ -127,32 +129,18 @@ class FactChecker(Resource):
     def counts(self) -> Counts:
         """Return the kb/* counts of the completions since the last call, and those of the decomposer."""
         with self._lock:
-            counted, self.counters = self.counters, Counter()
-        num_texts, num_facts = counted["texts"], counted["facts"]
-        return {
-            "kb/lookups_exact": (counted["lookups_exact"], 0),
-            "kb/lookups_parts": (counted["lookups_parts"], 0),
-            "kb/lookups_search": (counted["lookups_search"], 0),
-            "kb/lookups_missing": (counted["lookups_missing"], 0),
-            "kb/unscored": (counted["unscored"], 0),
-            "kb/facts_per_completion": (num_facts, num_texts),
-            "kb/supported_frac": (counted["supported"], num_facts),
-            "kb/refuted_frac": (counted["refuted"], num_facts),
-            "kb/unknown_frac": (counted["unknown"], num_facts),
-            **self.decomposer.counts(),
-        }
+            counted = self.counters
+            self.counters = Counter()
+        of_base: Counts = {name: (counted[name], 0) for name in COUNTED}
+        of_base["kb/facts_per_completion"] = (counted["facts"], counted["texts"])
+        of_base |= {f"kb/{label}_frac": (counted[label], counted["facts"]) for label in LABELS}
+        return of_base | self.decomposer.counts()
 
     def close(self) -> None:
         """Let running work end, and take no more; then close what it uses."""
         self._pool.shutdown(cancel_futures=True)
         self.base.close()
         self.decomposer.close()
-
-    def _look_up(self, title: str) -> Lookup:
-        """Find the documents of the title."""
-        found = self.base.lookup(title, self.may_guess)
-        self._count({f"lookups_{found.how}": 1})
-        return found
 
     def _weigh(self, claims: Sequence[Claim], found: Lookup, text_start: int) -> Score:
         """Check each fact of a text against the passages that may bear on it. The query is title and fact."""
@@ -183,7 +171,8 @@ class FactChecker(Resource):
         said: dict[str, list[str]] = {"supported": [], "refuted": []}
         repeats: dict[int, FactToCheck] = {}
         for place in places:
-            fact, label = facts[place]["fact"], facts[place]["verdict"]
+            fact = facts[place]["fact"]
+            label = facts[place]["verdict"]
             if label not in said:
                 continue
             if said[label]:
@@ -194,17 +183,15 @@ class FactChecker(Resource):
 
     def _score(self, facts: Sequence[CheckedFact], repeated: set[int], found: Lookup) -> Score:
         """Value the verdicts on the facts of a text; those at the places `repeated` do not count."""
-        labels, explained = [], []
-        for place, fact in enumerate(facts):
-            explanation = f"{shortened(fact['fact'], MAX_FACT_CHARS)} → {fact['verdict']}"
-            if place in repeated:
-                explanation += ", said elsewhere"
-            else:
-                labels.append(fact["verdict"])
-            explained.append(explanation)
-        counts = {label: labels.count(label) for label in LABELS}
+        labels = [fact["verdict"] for place, fact in enumerate(facts) if place not in repeated]
+        explained = [
+            f"{shortened(fact['fact'], MAX_FACT_CHARS)} → {fact['verdict']}{', said elsewhere' * (place in repeated)}"
+            for place, fact in enumerate(facts)
+        ]
+        counts: dict[str, int] = {label: labels.count(label) for label in LABELS}
         self._count({"texts": 1, "facts": len(labels), **counts})
-        supported, refuted = counts["supported"], counts["refuted"]
+        supported = counts["supported"]
+        refuted = counts["refuted"]
         reason = f"{supported} of {len(labels)} facts supported, {refuted} refuted" if facts else "no facts stated"
         if found.how == "search":
             reason += f"; the title is not in the knowledge base, search guessed {', '.join(found.titles)}"
@@ -224,14 +211,14 @@ class FactChecker(Resource):
         return self._unscored(reason, {BASE: False})
 
     def _unscored(self, reason: str, asked: dict[str, bool]) -> Score:
-        self._count({"unscored": 1})
+        self._count({"kb/unscored": 1})
         return Score(None, reason, asked=asked)
 
     def _count(self, counts: Mapping[str, int]) -> None:
         with self._lock:
             self.counters.update(counts)
 
-    async def _on_pool(self, function: Callable, *arguments):
+    async def _on_pool(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
 
@@ -282,14 +269,13 @@ def knowledge_base_path(options: Options) -> Path:
 class RuleDecomposer(Resource):
     """Takes texts apart by rules."""
 
-    async def decompose(self, text: str, question: str = "", subject: str = "") -> Claims:
-        return await by_rules(text, question, subject)
+    decompose = staticmethod(by_rules)
 
 
 class ModelDecomposer(ModelService):
     """Lets a model list the facts of a text. keep: chooses those that count."""
 
-    def __init__(self, client: ApiClient, max_tokens: int, keep: Keep = admissible):
+    def __init__(self, client: ApiClient, max_tokens: int, keep: Keep):
         super().__init__(client, max_tokens)
         self.decompose = by_model(client.complete, max_tokens, keep)
 

@@ -11,7 +11,7 @@ way, where the truth is `7/2`:
     relations.py   Named(x, ...)                     what the sides say together
     quantity.py    Scalar(..., unit={cm})            a number and its unit
     expression.py  3 + 1/2                           the rules of LaTeX: this is a mixed number, not a product
-    value.py       7/2                               exact; of an expression in variables its numbers at 17 points
+    value.py       7/2                               exact; in variables, its numbers at 17 points  (and functions.py)
     shapes.py      Named(x, 7/2 cm) is 7/2: true     a bare truth asks for no name and no unit
 
 What cannot be read equals only the same text, so that in doubt an answer is wrong. These right answers are missed:

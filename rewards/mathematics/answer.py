@@ -18,10 +18,10 @@ from rewards.mathematics.shapes import (
     MINUS_INFINITY,
     REALS,
     Bag,
+    Bracketed,
     Choice,
     Either,
     Named,
-    Row,
     Shape,
     Text,
     all_but,
@@ -53,8 +53,11 @@ _RATIO = frozenset([("ratio", 1)])  # the unit of 3/4 for 3:4
 _CHOICES = frozenset("ABCDEFGHIJ")
 _VERDICTS = (set("TF"), set("YN"))  # letters that answer one question each
 _WORDS = (
-    (EMPTY, "no solution|no solutions|no real solution|no real solutions|empty set|none|there is no solution"),
-    (EMPTY, "there are no solutions"),
+    (
+        EMPTY,
+        "no solution|no solutions|no real solution|no real solutions|empty set|none|there is no solution"
+        "|there are no solutions",
+    ),
     (Text("does not exist"), "dne|doesn ' t exist|limit does not exist"),
     (INFINITY, "+ ∞|positive ∞|positive infinity|infinity"),
     (MINUS_INFINITY, "- ∞|negative ∞|negative infinity"),
@@ -70,7 +73,8 @@ def read_answer(tokens: Tokens, points: Points) -> Shape:
 
 class _AnswerReader:
     def __init__(self, points: Points):
-        self.points, self.nesting = points, 0
+        self.points = points
+        self.nesting = 0
         self.relations = RelationReader(points, self.side)
 
     # --- lists ------------------------------------------------------------------------------------------------------
@@ -83,14 +87,17 @@ class _AnswerReader:
         parts, _ = split(tokens, (";",))
         if len(parts) > 1:
             answers = [self.answer(stripped(part)) for part in parts if part]
-            return Text(text_key(tokens)) if _are_conditions(answers) else _bag(answers, tokens, is_ordered=True)
+            return Text(text_key(tokens)) if _conditions(answers) else _bag(answers, tokens, is_ordered=True)
         parts, separators = split(tokens, (",", "and", "or"))
         items = []
         for part in filter(None, map(stripped, parts)):
             items += self.both_signs(part)
         items = _with_shared_label(items)
-        if _are_conditions(items):
-            return _alternatives(items, separators) or Text(text_key(tokens))
+        if conditions := _conditions(items):
+            if set(separators) != {"or"}:  # they must all hold
+                return Text(text_key(tokens))
+            # x < 0 or x > 1 is x in (-∞, 0) ∪ (1, ∞)
+            return Named(conditions[0].label, union([item.value for item in conditions]))
         is_series = _is_series(items)
         if is_series and "or" in separators:  # "high or low" is not "high and low"
             return Text(text_key(tokens))
@@ -145,7 +152,7 @@ class _AnswerReader:
             return union(sets)
         if signs == ["∖"] and sets[0] == REALS and isinstance(sets[1], Scalar):
             return all_but(sets[1])
-        return Row(signs[0], "".join(signs), tuple(sets))
+        return Bracketed(signs[0], "".join(signs), tuple(sets))
 
     def ratio(self, tokens: Tokens) -> Shape | None:
         """Read `2:3`, which may be a fraction as well; None if this is no ratio."""
@@ -156,26 +163,29 @@ class _AnswerReader:
         is_clock = _CLOCK.fullmatch(text_of(tokens))
         if is_clock and " : 0" in text_of(tokens):  # 9:05; 9:15 may be a ratio, too
             return Text(key)
-        values = [expression_or_none(part, self.points) for part in parts]
-        if any(value is None or value.is_zero or (value.is_calculation and value.number) for value in values):
-            return Row(":", ":", tuple(map(self.side, parts)))
+        read = [expression_or_none(part, self.points) for part in parts]
+        values = [value for value in read if value and not value.is_zero]
+        if len(values) < len(parts) or any(value.is_calculation and value.number for value in values):
+            return Bracketed(":", ":", tuple(map(self.side, parts)))
         first, *_, last = values
         share = first / last
-        ratio = Row(":", ":", tuple(Scalar(value / first) for value in values))
+        ratio = Bracketed(":", ":", tuple(Scalar(value / first) for value in values))
         if is_clock:
             return Either((Text(key), ratio))
-        if len(found) > 1 or share.is_whole:
+        if len(values) > 2 or share.whole is not None:
             return ratio
         return Either((ratio, Scalar(share, _RATIO)))
 
     def brackets(self, tokens: Tokens) -> Shape | None:
         """Read what the brackets around all the tokens make of their content; None if they only group."""
-        opener, closer = tokens[0].text, tokens[-1].text
+        opener = tokens[0].text
+        closer = tokens[-1].text
         inner = list(tokens[1:-1])
         if opener in _MATRICES:
             return self.matrix(inner)
         if opener == r"\{":
             return self.braces(inner) if closer == r"\}" else None
+        value: Shape | None
         if opener == "{":
             value = self.answer(inner)
             return None if isinstance(value, Text) else value
@@ -183,7 +193,7 @@ class _AnswerReader:
         if not semicolons:
             parts, _ = split(inner, (",",))
         if len(parts) > 1 and all(parts) and opener in _ROW_OPENERS and closer in _ROW_CLOSERS:
-            return Row(opener, closer, tuple(map(self.part, parts)))
+            return Bracketed(opener, closer, tuple(map(self.part, parts)))
         value = self.part(inner) if opener + closer in ("()", "[]") else None
         return None if isinstance(value, Text) else value
 
@@ -198,8 +208,9 @@ class _AnswerReader:
         parts, found = split(inner, "|:")
         if found and len(parts) == 2 and _ranges_over_reals(parts[0]):
             condition = self.answer(parts[1])
-            is_about_it = isinstance(condition, Named) and condition.label == Label(parts[0][0].text)
-            return condition.value if is_about_it else Text(text_key(inner))
+            if isinstance(condition, Named) and condition.label == Label(parts[0][0].text):
+                return condition.value
+            return Text(text_key(inner))
         listed = self.answer(inner) if inner else EMPTY
         if inner and listed == EMPTY:
             return Text(f"{{{EMPTY.key}}}")  # a set with a member
@@ -209,9 +220,9 @@ class _AnswerReader:
         """Read a matrix. One of a single row or column may be a tuple as well."""
         lines, _ = split(inner, (r"\\",))
         rows = [tuple(map(self.side, split(line, "&")[0])) for line in lines if line]
-        whole = Row("[", "]", tuple(Row("[", "]", row) for row in rows))
+        whole = Bracketed("[", "]", tuple(Bracketed("[", "]", row) for row in rows))
         is_vector = len(rows) == 1 or all(len(row) == 1 for row in rows)
-        return Either((whole, Row("(", ")", sum(rows, ())))) if is_vector else whole
+        return Either((whole, Bracketed("(", ")", sum(rows, ())))) if is_vector else whole
 
     def quantity(self, tokens: Tokens) -> Shape:
         key = text_key(tokens)
@@ -244,18 +255,12 @@ def _with_shared_label(items: list[Shape]) -> list[Shape]:
     return [Named(label, item) if isinstance(item, Scalar) else item for item in items]
 
 
-def _are_conditions(items: list[Shape]) -> bool:
-    """Tell whether these are conditions on one variable, x > 0 and x ≠ 1."""
-    if len(items) < 2 or not all(isinstance(item, Named) and item.label == items[0].label for item in items):
-        return False
-    return any(isinstance(item.value, Row | Bag) for item in items)
-
-
-def _alternatives(items: list[Shape], separators: Sequence[str]) -> Named | None:
-    """Write x < 0 or x > 1 as x in (-∞, 0) ∪ (1, ∞); None for conditions that must all hold."""
-    if set(separators) != {"or"}:
-        return None
-    return Named(items[0].label, union([item.value for item in items]))
+def _conditions(items: list[Shape]) -> list[Named]:
+    """Return the items if they are conditions on one variable, x > 0 and x ≠ 1; else nothing."""
+    named = [item for item in items if isinstance(item, Named)]
+    if len(named) < max(len(items), 2) or len({item.label for item in named}) > 1:
+        return []
+    return named if any(isinstance(item.value, Bracketed | Bag) for item in named) else []
 
 
 def _is_series(items: Sequence[Shape]) -> bool:

@@ -61,8 +61,7 @@ def gold_answer(text: str) -> str:
     """
     if not _outer_boxes(text):
         return text.strip()
-    found = last_boxed(text) or ""
-    return found.strip()
+    return last_boxed(text) or ""
 
 
 def equivalent(answer: str, truth: str, question: str = "") -> bool:
@@ -72,7 +71,8 @@ def equivalent(answer: str, truth: str, question: str = "") -> bool:
     """
     if max(len(answer), len(truth)) > MAX_ANSWER_CHARS:
         return "".join(answer.split()) == "".join(truth.split()) != ""
-    answer_tokens, truth_tokens = tokenize(answer), tokenize(truth)
+    answer_tokens = tokenize(answer)
+    truth_tokens = tokenize(truth)
     if not has_content(answer_tokens) or not has_content(truth_tokens):
         return False
     if text_key(answer_tokens) == text_key(truth_tokens) or are_same_word(answer_tokens, truth_tokens):
@@ -105,7 +105,8 @@ def _find_box(text: str) -> tuple[str | None, str]:
     _, end, content = boxes[-1]
     if not end:
         return None, r"the last \boxed{} is cut off"
-    if not _is_visible(content):
+    is_short = len(content.strip()) <= MAX_ANSWER_CHARS
+    if is_short and all(token.text in "{}" for token in tokenize(content)):  # \, prints nothing
         return None, r"the last \boxed{} is blank"
     return _joined(text, boxes[-MAX_JOINED:]), ""
 
@@ -150,20 +151,14 @@ def _outer_boxes(text: str) -> list[tuple[int, int, str]]:
 
 def _closing_braces(text: str) -> dict[int, int]:
     r"""Map the place of each brace that is closed to the place after its partner. `\{` and `\}` are not braces."""
-    closing, waiting = {}, []
+    closing = {}
+    waiting = []
     for brace in _BRACE.finditer(text):
         if brace[0] == "{":
             waiting.append(brace.start())
         elif brace[0] == "}" and waiting:
             closing[waiting.pop()] = brace.end()
     return closing
-
-
-def _is_visible(content: str) -> bool:
-    r"""Tell whether anything would be printed: `\,`, `{}` and `\text{ }` are blank."""
-    if len(content.strip()) > MAX_ANSWER_CHARS:
-        return True
-    return any(token.text not in "{}" for token in tokenize(content))
 
 
 def _excerpt(text: str) -> str:

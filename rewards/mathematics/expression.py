@@ -16,9 +16,10 @@ from dataclasses import replace
 from fractions import Fraction
 
 from rewards.mathematics import symbols
+from rewards.mathematics.functions import binomial, call, power
 from rewards.mathematics.names import end_of_exponent, end_of_name
 from rewards.mathematics.tokens import Token, Tokens, closing_bracket, is_letter, is_mark, text_key
-from rewards.mathematics.value import MAX_BITS, Points, Rational, Unreadable, Value, binomial, call, mp, power
+from rewards.mathematics.value import MAX_BITS, Points, Rational, Unreadable, Value, mp
 
 MAX_DEPTH = 60  # of nested groups, fractions, roots, functions and exponents; each costs up to six Python frames
 MAX_DIGITS = MAX_BITS // 4  # of a literal or of its power of ten
@@ -63,8 +64,11 @@ class _ExpressionReader:
     """A position in the tokens of one expression."""
 
     def __init__(self, tokens: Tokens, points: Points):
-        self.tokens, self.points = tokens, points
-        self.at, self.depth, self.open_bars = 0, 0, 0
+        self.tokens = tokens
+        self.points = points
+        self.at = 0
+        self.depth = 0
+        self.open_bars = 0
         self.is_calculation = False  # something is added, subtracted or multiplied
         self.degree: Value | Rational = 1  # what ° stands for: a unit, but π/180 in an angle
 
@@ -137,7 +141,8 @@ class _ExpressionReader:
 
         A number does only in `3!4!` and `(n+1)2^n`: `x 2`, `\\frac12 3` have no value.
         """
-        token, before = self.peek(), self.peek(-1)
+        token = self.peek()
+        before = self.peek(-1)
         if token.kind == before.kind == "word" and token.spaced:  # \text{T F T}
             return False
         if token.kind == "number":
@@ -223,11 +228,14 @@ class _ExpressionReader:
             return value
         if self.peek().text == r"\frac":
             self.take()
-            above, below = self.literal_or_primary(), self.literal_or_primary()
+            above = self.literal_or_primary()
+            below = self.literal_or_primary()
             fraction = above / below
-            is_mixed = above.is_whole and fraction.number is not None and 0 < fraction.number < 1
+            is_mixed = above.whole is not None and fraction.number is not None and 0 < fraction.number < 1
             return value + fraction if is_mixed else value * fraction
-        top, slash, bottom = self.peek(), self.peek(1), self.peek(2)
+        top = self.peek()
+        slash = self.peek(1)
+        bottom = self.peek(2)
         are_digits = top.text.isdigit() and bottom.text.isdigit()
         if are_digits and top.spaced and is_mark(slash, "/") and 0 < exact(top.text) < exact(bottom.text):
             self.at += 3
@@ -264,7 +272,8 @@ class _ExpressionReader:
 
     def group(self, opener: str) -> Value:
         """Read the expression in brackets that are open already."""
-        bars, self.open_bars = self.open_bars, 0
+        bars = self.open_bars
+        self.open_bars = 0
         value = self.expression()
         self.expect(CLOSERS[opener])
         self.open_bars = bars
@@ -304,11 +313,13 @@ class _ExpressionReader:
                 base = self.exponent()
             else:
                 raise Unreadable(f"{name} with a subscript")
-        degree, self.degree = self.degree, self.points.constant("π", CONSTANTS["π"]) / 180
+        degree = self.degree
+        self.degree = self.points.constant("π", CONSTANTS["π"]) / 180
         argument = self.argument_of_function()
         self.degree = degree
         if times is not None and times.number == -1 and f"arc{name}" in symbols.FUNCTIONS:
-            name, times = f"arc{name}", None
+            name = f"arc{name}"
+            times = None
         value = call("ln", argument) / call("ln", base) if base else call(name, argument)
         return value if times is None else power(value, times)
 

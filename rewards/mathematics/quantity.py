@@ -25,6 +25,7 @@ _MEASURE = re.compile(  # one word of a tail, as texts of tokens with spaces bet
     r"(?: \^ (?P<exponent>(?:- )?[0-9]{1,2}))?(?!\S)(?: (?=(?P<after>[-*])))?"
 )
 _NUMERAL = re.compile("([0-9][0-9A-Z]*) (?:_|BASE) ([0-9]{1,2})")
+# numbers that hyphens or slashes join to no difference and no fraction: 3-5, 2020-12-25
 _RANGE = re.compile("([0-9]{1,99}) - ([0-9]{1,99})")
 _CODE = re.compile("[0-9]+(?:(?: - [0-9]+){2,}|(?: / [0-9]+){2,})")
 
@@ -59,7 +60,9 @@ def read_quantity(tokens: Tokens, points: Points) -> Scalar:
         return numeral
     number, currency = _without_lead(tokens)
     number, tail = _split_tail(number)
-    if _is_range_or_code(text_of(number)):
+    text = text_of(number)
+    pair = _RANGE.fullmatch(text)
+    if _CODE.fullmatch(text) or (pair and int(pair[1]) < int(pair[2])):
         raise Unreadable("a range, a date or a code")
     value = read_expression(number, points)
     unit, nouns = _unit_and_nouns(tail)
@@ -75,19 +78,13 @@ def read_quantity(tokens: Tokens, points: Points) -> Scalar:
     return Scalar(value, frozenset(unit.items()), nouns)
 
 
-def _is_range_or_code(text: str) -> bool:
-    """Tell whether numbers joined by hyphens or slashes are no difference and no fraction: `3-5`, `2020-12-25`."""
-    pair = _RANGE.fullmatch(text)
-    return int(pair[1]) < int(pair[2]) if pair else _CODE.fullmatch(text) is not None
-
-
 def _numeral(tokens: Tokens, points: Points) -> Scalar | None:
     """Read a whole number in another base: `101_2`, `{20}_{5}`, `1A_{16}`, `101 base 2`; None if this is none."""
     kept = [token for token in tokens if token.text not in ("{", "}", "(", ")")]
     digits = "".join(token.text for token in kept[:-2])
     found = _NUMERAL.fullmatch(f"{digits} {text_of(kept[-2:])}".upper())
     base = int(found[2]) if found else 0
-    if not 2 <= base <= 36 or any(int(digit, 36) >= base for digit in found[1]):
+    if not found or not 2 <= base <= 36 or any(int(digit, 36) >= base for digit in found[1]):
         return None
     capitals = [token._replace(text=token.text.upper()) for token in kept[:-2]]
     return Scalar(read_expression(capitals, points), base=base)

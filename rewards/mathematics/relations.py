@@ -3,26 +3,25 @@ r"""Read what sides and the signs between them say together: `x = 5`, `0 < x \le
 What has no reading, such as `1/3 = 0.333`, is a text.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from string import ascii_lowercase
 
-from rewards.mathematics.expression import expression_or_none
+from rewards.mathematics.expression import CONSTANTS, expression_or_none
 from rewards.mathematics.names import Label, read_label
 from rewards.mathematics.quantity import Scalar
 from rewards.mathematics.shapes import (
     INFINITY,
     MINUS_INFINITY,
+    Bracketed,
     Calculation,
     Named,
     Relation,
-    Row,
     Shape,
     all_but,
 )
 from rewards.mathematics.tokens import Tokens, enclosed, is_letter, text_of
 from rewards.mathematics.value import Number, Points, Value
 
-_CONSTANTS = ("π", "e", "i")
 _TURNED = {">": "<", "≥": "≤"}
 _OPENERS = {"<": "(", "≤": "["}
 _CLOSERS = {"<": ")", "≤": "]"}
@@ -35,7 +34,7 @@ class RelationReader:
         self.points = points
         self.side = read_side
 
-    def read(self, sides: list[Tokens], signs: list[str]) -> Shape | None:
+    def read(self, sides: Sequence[Tokens], signs: list[str]) -> Shape | None:
         """Return what the sides say together; None if nothing is known. There is one more of them than signs."""
         if all(sign in _TURNED for sign in signs):
             sides = sides[::-1]
@@ -56,7 +55,8 @@ class RelationReader:
     def equation(self, left: Tokens, right: Tokens, sign: str) -> Shape | None:
         """Read x = 5 and x + y = 5 under their names, other equations in variables as relations, 3 + 4 = 7."""
         label = read_label(left) or _name_of_point(left)
-        value, other = self.value(left), self.value(right)
+        value = self.value(left)
+        other = self.value(right)
         if value is None or other is None:
             return Named(label, self.side(right)) if label else None
         relation = Relation("=", value - other)
@@ -71,7 +71,7 @@ class RelationReader:
         keeps_variables = relation.difference.variables == variables  # x + C = x does not
         return relation if sign == "=" and keeps_variables else None
 
-    def calculation(self, sides: list[Tokens], signs: list[str]) -> Shape | None:
+    def calculation(self, sides: Sequence[Tokens], signs: list[str]) -> Shape | None:
         """Read 3 + 4 = 7 as a calculation, x = 3 + 4 = 7 and m + n = 3 + 4 = 7 as 7 under its name.
 
         None unless all the numbers are equal.
@@ -79,16 +79,16 @@ class RelationReader:
         label = read_label(sides[0])
         term = self.value(sides[0])
         is_named = label is not None or (term is not None and bool(term.variables))
-        numbers = tuple(map(self.side, sides[is_named:]))
-        first = numbers[0]
-        if set(signs) != {"="} or not isinstance(first, Scalar):
+        found = list(map(self.side, sides[is_named:]))
+        numbers = [number for number in found if isinstance(number, Scalar)]
+        if set(signs) != {"="} or len(numbers) < len(found):
             return None
-        for number in numbers:
-            if not isinstance(number, Scalar) or not first.equals(number):
-                return None
+        first, *others = numbers
+        if not all(first.equals(number) for number in others):
+            return None
         if not is_named:
-            return Calculation(numbers)
-        if label is None and not _is_term_with_value(sides[0], term, first.value):
+            return Calculation(tuple(numbers))
+        if label is None and not (term and _is_term_with_value(sides[0], term, first.value)):
             return None
         worked_out = [number for number in numbers if not number.value.is_calculation]
         return Named(label, (worked_out or numbers)[-1])
@@ -98,40 +98,36 @@ class RelationReader:
         """Read x ≠ 3 as the numbers without 3; any other as a relation."""
         label = read_label(left)
         other = self.side(right)
-        if label is not None and _known(other) is not None:
+        if label is not None and isinstance(other, Scalar) and _known(other):
             return Named(label, all_but(other))
         return self.difference(left, right, "≠")
 
-    def inequality(self, sides: list[Tokens], signs: list[str]) -> Shape | None:
+    def inequality(self, sides: Sequence[Tokens], signs: list[str]) -> Shape | None:
         """Read 0 < x ≤ 1 as x in (0, 1], and x < 3 as x in (-∞, 3); other two sides as a relation. signs: < or ≤."""
-        if len(sides) == 2:
-            return self.half_line(*sides, *signs) or self.difference(*sides, *signs)
-        if len(sides) > 3 or not _is_variable(sides[1]):
-            return None
-        low, high = self.side(sides[0]), self.side(sides[2])
-        lower = _known(low)
-        upper = _known(high)
-        if lower is None or upper is None or lower >= upper:
-            return None
-        interval = Row(_OPENERS[signs[0]], _CLOSERS[signs[1]], (low, high))
-        return Named(_label_of(sides[1]), interval)
+        if len(sides) != 2:
+            return self.interval(sides, signs) if len(sides) == 3 else None
+        left, right = sides
+        bounded = [[], left, right] if _is_variable(left) else [left, right, []]
+        return self.interval(bounded, signs) or self.difference(left, right, signs[0])
 
-    def half_line(self, left: Tokens, right: Tokens, sign: str) -> Named | None:
-        """Return the numbers that a variable may be, x < 3 or 3 < x; None for anything else."""
-        is_upper = _is_variable(left)
-        variable = left if is_upper else right
-        other = right if is_upper else left
-        bound = self.side(other)
-        if not _is_variable(variable) or _known(bound) is None:
+    def interval(self, sides: Sequence[Tokens], signs: list[str]) -> Named | None:
+        """Return the numbers between two bounds, of which one may be empty, that a variable may be."""
+        below, variable, above = sides
+        low = self.side(below) if below else None
+        high = self.side(above) if above else None
+        bounds = [bound for bound in (low, high) if bound]
+        known = [number for bound in bounds for number in _known(bound)]
+        if not _is_variable(variable) or len(known) < len(bounds) or known != sorted(set(known)):
             return None
-        label = _label_of(variable)
-        if is_upper:
-            return Named(label, Row("(", _CLOSERS[sign], (MINUS_INFINITY, bound)))
-        return Named(label, Row(_OPENERS[sign], ")", (bound, INFINITY)))
+        opener = _OPENERS[signs[0]] if low else "("
+        closer = _CLOSERS[signs[-1]] if high else ")"
+        row = Bracketed(opener, closer, (low or MINUS_INFINITY, high or INFINITY))
+        return Named(Label(variable[0].text), row)
 
     def difference(self, left: Tokens, right: Tokens, sign: str) -> Relation | None:
         """Return the relation between two sides; None if a side has no value, or it is about no variable."""
-        value, other = self.value(left), self.value(right)
+        value = self.value(left)
+        other = self.value(right)
         if value is None or other is None:
             return None
         relation = Relation(sign, value - other)
@@ -160,15 +156,11 @@ def _is_term_with_value(left: Tokens, value: Value, other: Value) -> bool:
 
 
 def _is_variable(side: Tokens) -> bool:
-    return len(side) == 1 and is_letter(side[0]) and side[0].text not in _CONSTANTS
+    return len(side) == 1 and is_letter(side[0]) and side[0].text not in CONSTANTS
 
 
-def _label_of(variable: Tokens) -> Label:
-    return Label(variable[0].text)
-
-
-def _known(bound: Shape) -> Number | None:
-    """Return the number that a bound is; None if it is no known one."""
-    if not isinstance(bound, Scalar) or bound.base != 10:
-        return None
-    return bound.value.constant
+def _known(bound: Shape) -> list[Number]:
+    """Return the number that a bound is, alone; nothing if it is no known one."""
+    if not isinstance(bound, Scalar) or bound.base != 10 or bound.value.constant is None:
+        return []
+    return [bound.value.constant]

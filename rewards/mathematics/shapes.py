@@ -24,7 +24,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Row:
+class Bracketed:
     """Items in order, with their brackets: a tuple, an interval ("(1, 2)" is both), a difference "∖", a ratio ":".
 
     A matrix is a row of rows in square brackets.
@@ -53,10 +53,11 @@ class Bag:
     is_ordered: bool = False  # answers to several questions: "true, false", "5; 10"
 
     @property
-    def is_assignment(self) -> bool:
-        """Tell whether this gives each of several variables its value: x = 1, y = 2, but not x = 1, x = 2."""
-        labels = [item.label for item in self.items if isinstance(item, Named)]
-        return len({label.key for label in labels if label}) == len(self.items)
+    def assigned(self) -> "dict[str, Shape]":
+        """Return the value of each of several variables, as in x = 1, y = 2; {} of anything else, as x = 1, x = 2."""
+        named = [item for item in self.items if isinstance(item, Named)]
+        values = {item.label.key: item.value for item in named if item.label}
+        return values if len(values) == len(self.items) else {}
 
 
 @dataclass(frozen=True)
@@ -91,16 +92,16 @@ class Calculation:
     sides: "tuple[Shape, ...]"
 
 
-Shape = Scalar | Text | Choice | Row | Bag | Either | Named | Relation | Calculation
+Shape = Scalar | Text | Choice | Bracketed | Bag | Either | Named | Relation | Calculation
 
 EMPTY, INFINITY, MINUS_INFINITY = Text("∅"), Text("∞"), Text("-∞")
-REALS = Row("(", ")", (MINUS_INFINITY, INFINITY))
+REALS = Bracketed("(", ")", (MINUS_INFINITY, INFINITY))
 Shapes = Sequence[Shape]
 
 
 def union(sets: Shapes) -> Bag:
     """Return a set of the members and intervals of several sets."""
-    members = []
+    members: list[Shape] = []
     for one in sets:
         members += one.items if isinstance(one, Bag) else [one]
     return Bag(tuple(members), is_set=True)
@@ -108,7 +109,7 @@ def union(sets: Shapes) -> Bag:
 
 def all_but(number: Scalar) -> Bag:
     """Return the real numbers without one: (-∞, 3) ∪ (3, ∞)."""
-    return union([Row("(", ")", (MINUS_INFINITY, number)), Row("(", ")", (number, INFINITY))])
+    return union([Bracketed("(", ")", (MINUS_INFINITY, number)), Bracketed("(", ")", (number, INFINITY))])
 
 
 # --- equality ---------------------------------------------------------------------------------------------------------
@@ -136,7 +137,7 @@ def same(answer: Shape, truth: Shape) -> bool:
             return _same_list(answer, truth)
         case Scalar(), Scalar():  # bare digits answer a truth with a base, and bare truths are decimal
             return answer.base in (10, truth.base) and not _is_left_open(answer, truth) and answer.equals(truth)
-        case Row(), Row():
+        case Bracketed(), Bracketed():
             are_alike = answer.brackets == truth.brackets or (answer.is_tuple and truth.is_tuple)
             return are_alike and _in_order(answer.items, truth.items)
         case Relation(), Relation():
@@ -172,11 +173,9 @@ def _same_set(answers: Shapes, truths: Shapes) -> bool:
 
 
 def _same_list(answer: Shape, truth: Shape) -> bool:
-    are_assigned = [isinstance(side, Bag) and side.is_assignment for side in (answer, truth)]
-    if are_assigned == [True, False]:
-        return _same_assigned(answer, truth)
-    if are_assigned == [False, True]:
-        return _same_assigned(truth, answer)
+    ours, theirs = (side.assigned if isinstance(side, Bag) else {} for side in (answer, truth))
+    if bool(ours) != bool(theirs):
+        return _same_assigned(ours or theirs, truth if ours else answer)
     if not isinstance(answer, Bag) or not isinstance(truth, Bag):
         return False
     if answer.is_set or truth.is_set:
@@ -193,11 +192,10 @@ def _has_nouns(bag: Bag) -> bool:
     return len(set(measures)) > 1
 
 
-def _same_assigned(named: Bag, other: Shape) -> bool:
+def _same_assigned(named: dict[str, Shape], other: Shape) -> bool:
     """Tell whether x = 1, y = 2 has the values of a tuple or a bare list in this order."""
-    ordered = sorted(named.items, key=lambda item: item.label.key)
-    values = [item.value for item in ordered]
-    if isinstance(other, Row):
+    values = [named[name] for name in sorted(named)]
+    if isinstance(other, Bracketed):
         return other.is_tuple and _in_order(values, other.items)
     if not isinstance(other, Bag) or other.is_set or any(isinstance(item, Named) for item in other.items):
         return False
@@ -226,11 +224,13 @@ def _letter(value: Shape) -> str | None:
 # --- equations -------------------------------------------------------------------------------------------------------
 def _same_value(answer: Shape, truth: Shape) -> bool:
     """Tell whether the values agree, and the labels too where both have one."""
-    if isinstance(answer, Named) and isinstance(truth, Named):
-        return answer.label is not None and answer.label == truth.label and same(answer.value, truth.value)
+    if not isinstance(truth, Named):
+        return isinstance(answer, Named) and _says_value(answer, truth) and same(answer.value, truth)
+    if truth.label is None:
+        return False
     if isinstance(answer, Named):
-        return _says_value(answer, truth) and same(answer.value, truth)
-    return truth.label is not None and _says_value(truth, answer) and same(answer, truth.value)
+        return answer.label == truth.label and same(answer.value, truth.value)
+    return _says_value(truth, answer) and same(answer, truth.value)
 
 
 def _says_value(named: Named, other: Shape) -> bool:
@@ -241,13 +241,12 @@ def _says_value(named: Named, other: Shape) -> bool:
 
 def _same_equation(answer: Shape, truth: Shape) -> bool:
     """Tell whether both are one equation in several variables, y = 2x + 3 and 2x - y + 3 = 0, or one inequality."""
-    relations = [side.relation if isinstance(side, Named) else side for side in (answer, truth)]
-    for relation in relations:
-        if not isinstance(relation, Relation):
-            return False
-        if relation.sign == "=" and len(relation.difference.variables) < 2:
-            return False
-    return _same_relation(*relations)
+    ours, theirs = (side.relation if isinstance(side, Named) else side for side in (answer, truth))
+    if not isinstance(ours, Relation) or not isinstance(theirs, Relation):
+        return False
+    if any(one.sign == "=" and len(one.difference.variables) < 2 for one in (ours, theirs)):
+        return False
+    return _same_relation(ours, theirs)
 
 
 def _same_relation(answer: Relation, truth: Relation) -> bool:

@@ -8,7 +8,7 @@ import re
 
 def spellings(table: str) -> dict[str, str]:
     """Map each spelling to the first of its entry. Entries end with a semicolon or the line."""
-    found = {}
+    found: dict[str, str] = {}
     for entry in re.split(" ; |\n", table.strip()):
         first, *others = entry.split()
         found |= dict.fromkeys(others, first)

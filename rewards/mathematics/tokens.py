@@ -6,7 +6,7 @@ linear in the text.
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from string import ascii_lowercase
 from typing import NamedTuple
 
@@ -67,6 +67,7 @@ class _Tokenizer:
         spaced = False
         while at < len(text):
             piece = (_PIECE_IN_BRACKETS if depth else _PIECE).match(text, at)
+            assert piece  # any character is a mark
             at = piece.end()
             if piece.lastgroup == "space" or piece[0] in symbols.BLANKS:
                 spaced = True
@@ -74,7 +75,7 @@ class _Tokenizer:
             if piece[0] in symbols.TEXT_FONTS:
                 self.is_text_next = True
                 continue
-            new = self.read(piece.lastgroup, piece[0])
+            new = self.read(str(piece.lastgroup), piece[0])
             self.is_text_next = False
             if new:
                 self.tokens += [new[0]._replace(spaced=spaced), *new[1:]]
@@ -175,7 +176,8 @@ def is_letter(token: Token) -> bool:
 
 def stripped(tokens: Tokens) -> list[Token]:
     """Return the tokens without the punctuation around them."""
-    start, end = 0, len(tokens)
+    start = 0
+    end = len(tokens)
     while start < end and tokens[start].text in _AROUND[:-1]:
         start += 1
     while end > start and tokens[end - 1].text in _AROUND:
@@ -186,7 +188,8 @@ def stripped(tokens: Tokens) -> list[Token]:
 def split(tokens: Tokens, separates: Collection[str]) -> tuple[list[list[Token]], list[str]]:
     """Split at separators outside all brackets, marks or words in lower case; return the parts and the separators."""
     parts: list[list[Token]] = [[]]
-    found, depth = [], 0
+    found = []
+    depth = 0
     for token in tokens:
         depth += nesting(token)
         text = token.word or token.text
@@ -200,23 +203,15 @@ def split(tokens: Tokens, separates: Collection[str]) -> tuple[list[list[Token]]
 
 def enclosed(tokens: Tokens) -> bool:
     """Tell whether the first token is a bracket that the last one closes."""
-    depth = 0
-    for at, token in enumerate(tokens):
-        depth += nesting(token)
-        if depth <= 0:
-            return depth == 0 and 0 < at == len(tokens) - 1
-    return False
+    last = len(tokens) - 1
+    return last > 0 and closing_bracket(tokens, 0) == last and not sum(map(nesting, tokens))
 
 
 def closing_bracket(tokens: Tokens, opening: int, within: int | None = None) -> int:
     """Return where the bracket closes that opens at `opening`; the last token looked at if none does."""
-    end = len(tokens) if within is None else min(len(tokens), opening + within)
-    depth = 0
-    for at in range(opening, end):
-        depth += nesting(tokens[at])
-        if depth <= 0:
-            return at
-    return end - 1
+    looked_at = tokens[opening:] if within is None else tokens[opening : opening + within]
+    depths = accumulate(map(nesting, looked_at))
+    return opening + next((at for at, depth in enumerate(depths) if depth <= 0), len(looked_at) - 1)
 
 
 def is_sum(tokens: Tokens) -> bool:
@@ -235,7 +230,7 @@ def text_key(tokens: Iterable[Token]) -> str:
 
     The article in front goes, and so do the braces around a single token: `x^{2}` reads as `x^2`.
     """
-    kept = []
+    kept: list[Token] = []
     for token in tokens:
         is_single = len(kept) > 1 and kept[-2].kind == "open" and kept[-2].text == "{"
         if token.kind == "close" and token.text == "}" and is_single:

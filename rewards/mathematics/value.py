@@ -23,21 +23,16 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 from itertools import islice, product
-from math import ceil, comb, factorial, floor
 from typing import Any
 
 from mpmath import MPContext
+from mpmath.libmp import to_rational
 
 PRECISION = 1024
 AGREEING = 500
 AGREEING_DIGITS = 150
 MAX_BITS = 2048  # of the numerator or denominator of a rational number: 616 digits
-MAX_MAGNITUDE = 200  # bits before the point of what is raised to a power of e, or has a sine
 MAX_DENOMINATOR = 10**40  # of the fraction that a rounded constant can be
-MAX_EXPONENT_BITS = 64
-MAX_FACTORIAL = 300  # 300! has 2042 bits
-MAX_BINOMIAL = 1000
-WORK = 12  # of a power or a function of irrational numbers, compared with a sum
 MAX_WORK = 20_000  # numbers that one comparison may compute, functions counting for more: about 0.3 s
 NUM_FLIPS = 7
 NUM_THIRDS = 30  # steps of a search for the least size of an argument
@@ -132,8 +127,9 @@ class Value:
         return self.at[0]
 
     @property
-    def is_whole(self) -> bool:
-        return self.number is not None and self.number.denominator == 1
+    def whole(self) -> int | None:
+        """Return the value of a whole constant, None for anything else."""
+        return self.number.numerator if self.number is not None and self.number.denominator == 1 else None
 
     @property
     def constant(self) -> Number | None:
@@ -176,9 +172,6 @@ class Points:
     def number(self, value: Rational) -> Value:
         return Value((_checked(Fraction(value)),), self)
 
-    def value(self, value: "Value | Rational") -> Value:
-        return value if isinstance(value, Value) else self.number(value)
-
     def constant(self, name: str, number: Number) -> Value:
         return Value((number,), self, name=name)
 
@@ -202,7 +195,7 @@ class Points:
 
     def apply(self, function: Callable[..., Number], *arguments: "Value | Rational", work: int = 1) -> Value:
         """Return a function of values, computed at each point. work: the cost of one number."""
-        values = [self.value(argument) for argument in arguments]
+        values = [one if isinstance(one, Value) else self.number(one) for one in arguments]
         columns = self.columns(values)
         self.spend(work * len(columns[0]))
         at = [_number_or_none(function, numbers) for numbers in zip(*columns, strict=True)]
@@ -284,12 +277,12 @@ def _number_or_none(function: Callable[..., Number], numbers: tuple[Number | Non
 
 
 def _checked(number: Number) -> Number:
-    if type(number) is Fraction and _num_bits(number) > MAX_BITS:
+    if type(number) is Fraction and num_bits(number) > MAX_BITS:
         raise Unreadable("too large a number")
     return number
 
 
-def _num_bits(number: Fraction) -> int:
+def num_bits(number: Fraction) -> int:
     return max(number.numerator.bit_length(), number.denominator.bit_length())
 
 
@@ -313,9 +306,7 @@ def _simplest(number: Number) -> Number:
     """Return the simple fraction with which a constant agrees, otherwise the number."""
     if not isinstance(number, mp.mpf) or not -AGREEING < mp.mag(number) < AGREEING:
         return Fraction(0) if number == 0 else number
-    sign, mantissa, exponent, _ = number._mpf_
-    exact = (-1) ** sign * mantissa * Fraction(2) ** exponent
-    found = exact.limit_denominator(MAX_DENOMINATOR)
+    found = Fraction(*to_rational(number._mpf_)).limit_denominator(MAX_DENOMINATOR)
     return found if _agree(number, found) else number
 
 
@@ -324,7 +315,8 @@ def _agree(one: Number | None, other: Number | None) -> bool:
         return True
     if type(one) is Fraction and type(other) is Fraction:
         return one == other
-    one, other = rounded(one), rounded(other)
+    one = rounded(one)
+    other = rounded(other)
     return abs(one - other) <= _TOLERANCE * max(abs(one), abs(other))
 
 
@@ -364,93 +356,3 @@ def _added(one: Number, other: Number) -> Number:
 _sum = _exactly_or_rounded(_added)
 _product = _exactly_or_rounded(operator.mul)
 _quotient = _exactly_or_rounded(operator.truediv)
-
-
-# --- functions --------------------------------------------------------------------------------------------------------
-def power(base: Value, exponent: Value) -> Value:
-    """Return base^exponent, real if it can be: (-8)^{1/3} = -2."""
-    if not exponent.is_whole:
-        base.points.bending.append(base)
-    elif base.number and abs(exponent.number) * (_num_bits(base.number) - 1) > MAX_BITS:
-        return base.points.variable(f"{base.number} ^ {exponent.number}")
-    return base.points.apply(_power, base, exponent, work=WORK)
-
-
-def binomial(n: Value, k: Value) -> Value:
-    """Return the binomial coefficient, n over k."""
-    return n.points.apply(_binomial, n, k, work=WORK)
-
-
-def _power(base: Number, exponent: Number) -> Number:
-    if type(exponent) is not Fraction or exponent.numerator.bit_length() > MAX_EXPONENT_BITS:
-        return _exponential(rounded(exponent) * mp.ln(rounded(base)))
-    if base == 0 and exponent <= 0:
-        raise Unreadable("zero to a power that is not positive")
-    if exponent.denominator == 1:
-        return base ** int(exponent)
-    if not isinstance(base, mp.mpc) and base < 0 and exponent.denominator % 2:
-        return (-1) ** exponent.numerator * _power(-base, exponent)
-    return rounded(base) ** rounded(exponent)
-
-
-def _small(number: Number) -> Number:
-    """Return the number, rounded, unless it is too large for what grows with it."""
-    if mp.mag(rounded(number)) > MAX_MAGNITUDE:
-        raise OverflowError
-    return rounded(number)
-
-
-def _exponential(number: Number) -> Number:
-    if number and mp.mag(number) < -AGREEING:  # it would be lost beside 1
-        raise OverflowError
-    return mp.exp(_small(number))
-
-
-def _logarithm(number: Number) -> Number:
-    """Return the natural logarithm; that of a negative number has no value."""
-    found = mp.ln(number)
-    if isinstance(found, mp.mpc):
-        raise ValueError
-    return found
-
-
-def _factorial(n: Number) -> Number:
-    if type(n) is not Fraction:
-        return mp.gamma(_small(n) + 1)
-    if n.denominator != 1 or not 0 <= n <= MAX_FACTORIAL:
-        raise Unreadable("the factorial of a number that is negative, broken or too large")
-    return Fraction(factorial(int(n)))
-
-
-def _binomial(n: Number, k: Number) -> Number:
-    if type(n) is Fraction and type(k) is Fraction:
-        if n.denominator != 1 or k.denominator != 1 or min(n, k) < 0 or n > MAX_BINOMIAL:
-            raise Unreadable("a binomial coefficient of numbers that are negative, broken or too large")
-        return Fraction(comb(int(n), int(k)))
-    n, k = _small(n), _small(k)
-    return mp.gamma(n + 1) / (mp.gamma(k + 1) * mp.gamma(n - k + 1))
-
-
-_ROUNDED: dict[str, Callable[[Fraction], int]] = {"floor": floor, "ceil": ceil}
-_FUNCTIONS: dict[str, Callable[[Number], Number]] = {
-    "abs": abs,
-    "factorial": _factorial,
-    "exp": _exponential,
-    "ln": _logarithm,
-    "log": lambda x: _logarithm(x) / mp.ln(10),
-    "lg": lambda x: _logarithm(x) / mp.ln(10),
-}
-_BENT = ("abs", "ln", "log", "lg")
-
-
-def call(name: str, argument: Value) -> Value:
-    """Return the named function of a value; a symbol of that argument if nothing is known about the function."""
-    if name in _ROUNDED and argument.number is not None:
-        return argument.points.number(_ROUNDED[name](argument.number))
-    if name == "factorial" and argument.is_whole and argument.number > MAX_FACTORIAL:
-        return argument.points.variable(f"{argument.number} !")
-    if name in _BENT:
-        argument.points.bending.append(argument)
-    if name in _FUNCTIONS:
-        return argument.points.apply(_FUNCTIONS[name], argument, work=WORK)
-    return argument.points.unknown(name, argument)

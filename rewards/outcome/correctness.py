@@ -30,7 +30,7 @@ as if it had stated 0 for a right answer and 1 for any other.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from grpo.algorithm.schema import Outcome, Score
@@ -44,7 +44,7 @@ from rewards.registry import Columns, Options, Reward
 
 CORRECT, REFUSED, WRONG = 2.0, 1.0, -1.0
 NO_ANSWER = "This question has no known answer."
-Values = Mapping[Outcome, float]  # what each outcome is worth
+Values = dict[Outcome, float]  # what each outcome is worth
 KNOWRL: Values = {"correct": CORRECT, "refused": REFUSED, "wrong": WRONG}
 TERNARY: Values = {"correct": 1.0, "refused": 0.0, "wrong": -1.0}
 SIMPLEQA: Values = TERNARY | {"wrong": 0.0}
@@ -79,17 +79,18 @@ def judge_by_rules(parsed: Parsed, question: str, accepted: Sequence[str]) -> Ju
     """Judge an answer for which no judge is needed; None if a judge is to decide."""
     if not parsed.is_well_tagged:
         return ("wrong", "not exactly one think block and one answer block")
-    if equals_one(parsed.answer, accepted):
+    answer = parsed.answer or ""
+    if equals_one(answer, accepted):
         return None  # such an answer is no refusal and no list, even if it is "Unknown", "Trick or Treat" or "∞"
-    if not any(char.isalnum() for char in parsed.answer):
+    if not any(char.isalnum() for char in answer):
         return ("wrong", "the answer holds neither letter nor digit")
-    if is_refusal(parsed.answer):
+    if is_refusal(answer):
         return ("refused", "declines to answer")
-    kind = lists_alternatives(parsed.answer, accepted)
+    kind = lists_alternatives(answer, accepted)
     if kind:
         return ("wrong", f"lists alternatives ({kind})")
     num_right = max(num_candidates(question, truth) for truth in accepted)
-    if num_candidates(question, parsed.answer) > max(num_right, 1):
+    if num_candidates(question, answer) > max(num_right, 1):
         return ("wrong", "lists candidates of the question")
     return None
 
@@ -105,7 +106,7 @@ def judge_by_guide(parsed: Parsed, question: str, accepted: Sequence[str]) -> Ju
     seeks keywords within words ("red" in "scared"). Here everyday refusals decline, too; what equals a truth does not;
     and keywords are words.
     """
-    answer = " ".join(parsed.answer.replace("’", "'").split())
+    answer = " ".join((parsed.answer or "").replace("’", "'").split())
     if equals_one(answer, accepted):
         return None
     if is_refusal(answer) or _GUIDE_REFUSALS.search(answer):
@@ -128,20 +129,21 @@ def grader(
         parsed = parse(completion)
         text = parsed.answer if needs_block else final_text(completion)
         if not text:
-            outcome = "wrong" if needs_block else "refused"
-            return Score(values[outcome], "no answer block" if text is None else "the answer is empty", outcome)
+            silent: Outcome = "wrong" if needs_block else "refused"
+            return Score(values[silent], "no answer block" if text is None else "the answer is empty", silent)
         question = str(columns.get("question") or "").strip()
         accepted = truths(columns.get("answer")) or [NO_ANSWER] * is_unanswerable(columns)
         if not question or not accepted:
             return Score(None, "the row has no answer to compare with" if question else "the row has no question")
-        judgement, asked = rules(parsed, question, accepted) if rules else None, {}
+        judgement = rules(parsed, question, accepted) if rules else None
+        asked = {}
         if judgement is None:
             judgement = await judge.judge(question, text, accepted, truths(columns.get("incorrect_answers")))
             asked = {"judge": judgement[0] is not None}
         outcome, reason = judgement
         if outcome == "refused" and is_unanswerable(columns):
             outcome = "correct"
-        return Score(values.get(outcome), reason, outcome, asked=asked)
+        return Score(values[outcome] if outcome else None, reason, outcome, asked=asked)
 
     return grade
 
@@ -153,23 +155,17 @@ def build(name: str, options: Options) -> Reward:
     `simpleqa` asks for no format: without an answer block, the judge grades the text after the thoughts.
     """
     judge = build_judge(options)
-    values = {"simpleqa": SIMPLEQA, "correctness": KNOWRL}.get(name, TERNARY)
-    if name == "abstention":
-        values = with_threshold(options["abstention_threshold"])
-    is_free = name == "simpleqa"
-    grade = grader(judge, values, None if is_free else judge_by_rules, needs_block=not is_free)
-    if name == "rlcr":
-        grade = with_confidence(grade)
-    return Reward(name, grade, resources=(judge,))
+    if name == "simpleqa":
+        grade = grader(judge, SIMPLEQA, None, needs_block=False)
+    elif name == "abstention":
+        grade = grader(judge, with_threshold(options["abstention_threshold"]))
+    else:
+        grade = grader(judge, KNOWRL if name == "correctness" else TERNARY)
 
+    async def with_confidence(completion: str, columns: Columns) -> Score:
+        return value_confidence(await grade(completion, columns), completion)
 
-def with_confidence(grade_answer: GradeAnswer) -> GradeAnswer:
-    """Value the stated confidence as well."""
-
-    async def grade(completion: str, columns: Columns) -> Score:
-        return value_confidence(await grade_answer(completion, columns), completion)
-
-    return grade
+    return Reward(name, with_confidence if name == "rlcr" else grade, resources=(judge,))
 
 
 def with_threshold(threshold: float) -> Values:
@@ -185,7 +181,8 @@ def value_confidence(score: Score, completion: str) -> Score:
     """
     if score.outcome is None:
         return score
-    is_right, stated = score.outcome == "correct", stated_confidence(completion)
+    is_right = score.outcome == "correct"
+    stated = stated_confidence(completion)
     said = "states no confidence" if stated is None else f"states the confidence {stated:g}"
     confidence = float(not is_right) if stated is None else stated
     value = is_right - (confidence - is_right) ** 2  # Eq. 20

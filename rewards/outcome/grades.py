@@ -95,7 +95,8 @@ def parse_grade(reply: str) -> Outcome | None:
     """Return the grade in a reply; None if it holds none, or might hold several."""
     text = _TAG.sub(_untagged, unicodedata.normalize("NFKC", without_thoughts(reply)))
     text = _LABEL_ALONE.sub(r"\1 ", text.strip())
-    start, end = text.find("{"), text.rfind("}") + 1
+    start = text.find("{")
+    end = text.rfind("}") + 1
     with contextlib.suppress(ValueError, RecursionError):
         pairs = json.loads(text[start:end], object_pairs_hook=tuple, strict=False)
         fields = [_as_line(key.replace("_", " "), value) for key, value in pairs]
@@ -135,5 +136,6 @@ def _parts(text: str) -> tuple[str, str]:
     return "", text
 
 
-def _outcomes(pattern: re.Pattern, text: str) -> set[str | None]:
-    return {found.lastgroup for found in pattern.finditer(text)}
+def _outcomes(pattern: re.Pattern, text: str) -> set[Outcome]:
+    found = {one.lastgroup for one in pattern.finditer(text)}
+    return {outcome for outcome in LETTERS if outcome in found}

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 
 from grpo.algorithm.schema import Outcome
 from knowledge.facts.replies import Ask, converse
-from knowledge.text import printable, shortened
-from rewards.api.client import ApiClient, ModelService, client_for
+from knowledge.text import printable
+from rewards.api.client import ModelService, client_for
+from rewards.api.reply import excerpt
 from rewards.exact import equals_one
 from rewards.outcome.grades import parse_grade
 from rewards.outcome.refusal import is_refusal
@@ -23,8 +24,6 @@ from rewards.registry import Options, Resource
 
 PROMPT_VERSION = "judge-1"
 MAX_CHARS = 2000  # of each text
-MAX_REPLY_TOKENS = 2048  # a reasoning model's thoughts included
-MAX_SHOWN = 120  # characters of a reply, where a score is explained
 RULES = """\
 You grade answers to factual questions. The user message holds a question, one or more reference answers (each of them \
 is right by itself), and the answer of a candidate, as JSON strings. Each stands in a fence that carries the same \
@@ -90,10 +89,7 @@ def quote(text: str) -> str:
 
 
 class ModelJudge(ModelService):
-    """Ask a chat model for grades. max_tokens: of a reply."""
-
-    def __init__(self, client: ApiClient, max_tokens: int = MAX_REPLY_TOKENS):
-        super().__init__(client, max_tokens)
+    """Ask a chat model for grades."""
 
     async def judge(
         self, question: str, answer: str, truths: Sequence[str], falsehoods: Sequence[str] = ()
@@ -123,7 +119,7 @@ class ModelJudge(ModelService):
         last = replies[-1]
         if last.text is None:
             return None, f"the judge: {last.reason}"
-        shown = [_shown(reply.text) for reply in replies]
+        shown = [repr(excerpt(reply.text)) for reply in replies]
         if outcome is None:
             return None, f"the judge gave no verdict: {', then '.join(shown)}"
         return outcome, f"the judge says {outcome}: {shown[-1]}"
@@ -137,8 +133,3 @@ def build_judge(options: Options) -> Judge:
     if options["judge"] == "offline":
         return OfflineJudge()
     return ModelJudge(client_for("judge", options), options["judge_max_tokens"])
-
-
-def _shown(reply: str) -> str:
-    """Quote the beginning of a judge's reply on one line."""
-    return repr(shortened(" ".join(printable(reply).split()), MAX_SHOWN))

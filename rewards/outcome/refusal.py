@@ -170,7 +170,8 @@ def num_candidates(question: str, answer: str) -> int:
     if not 0 < len(words) <= _MOST_WORDS or set(words) - set(offered.split()):
         return 0
 
-    count, start = 0, 0
+    count = 0
+    start = 0
     while start < len(words):
         longest_first = range(len(words), start, -1)
         start = next((end for end in longest_first if _is_offered(words[start:end], offered)), 0)

@@ -88,13 +88,13 @@ def mixed(prompts, completions, **columns):
     return [(place + len(answer)) % 3 + 0.1 * int(answer) * place for place in range(len(completions))]
 
 
-def mixed_on_rank_0(prompts, completions, **columns):
-    """Groups of rank 1 are all alike, so that dynamic sampling keeps none of them."""
-    return mixed(prompts, completions, **columns) if os.environ["RANK"] == "0" else [0.0] * len(completions)
-
-
-def mixed_on_rank_1(prompts, completions, **columns):
-    return mixed(prompts, completions, **columns) if os.environ["RANK"] == "1" else [0.0] * len(completions)
+def mixed_on_one_rank(prompts, completions, **columns):
+    """Groups of the other rank are all alike, so that they teach nothing."""
+    return (
+        mixed(prompts, completions, **columns)
+        if os.environ["RANK"] == os.environ["MIXED_ON"]
+        else [0.0] * len(completions)
+    )
 
 
 def tied(prompts, completions, **columns):
@@ -291,28 +291,20 @@ def judged() -> None:
     credit.judged_sentences = halves
 
 
+def is_bad(number: int) -> bool:
+    """Whether the environment names this step, by default the second."""
+    return str(number) in os.environ.get("BAD_STEPS", "2").split(",")
+
+
 def bad_logits() -> None:
-    """The log-probs of the second training step (one micro-batch, no reference) are not finite."""
+    """The log-probs of a bad training step (one micro-batch, no reference) are not finite."""
     import torch
 
     import grpo.algorithm.logprobs
 
     def broken(number, score, *_):
         logp_C, entropy_C = score()
-        return (logp_C * torch.nan if number == 2 else logp_C), entropy_C
-
-    wrap(grpo.algorithm.logprobs, "token_logprobs", broken)
-
-
-def logits_stay_bad() -> None:
-    """The log-probs of the third training step (one micro-batch, no reference) and of all later ones are NaN."""
-    import torch
-
-    import grpo.algorithm.logprobs
-
-    def broken(number, score, *_):
-        logp_C, entropy_C = score()
-        return (logp_C * torch.nan if number > 2 else logp_C), entropy_C
+        return (logp_C * torch.nan if is_bad(number) else logp_C), entropy_C
 
     wrap(grpo.algorithm.logprobs, "token_logprobs", broken)
 
@@ -344,11 +336,11 @@ def bad_logits_while_sampling() -> None:
 
 
 def bad_gradient() -> None:
-    """One number of the gradient is infinite in the steps that the environment names, by default the second."""
+    """One number of the gradient is infinite in a bad step."""
     from grpo.algorithm.optimizer import Optimizer
 
     def broken(number, step, optimizer, *_):
-        if str(number) in os.environ.get("BAD_STEPS", "2").split(","):
+        if is_bad(number):
             optimizer.flat.grad[3] = float("inf")
         return step()
 
@@ -380,23 +372,6 @@ def full_logs() -> None:
     wrap(record_writer.RecordWriter, "write", heavy)
 
 
-def full_disk_under_the_tokenizer() -> None:
-    """The limit on the size of files is low while the tokenizer is saved, from its second time on."""
-    import resource
-
-    from transformers import PreTrainedTokenizerBase
-
-    def limited(number, save, *_):
-        if number > 1:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
-        try:
-            return save()
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-
-    wrap(PreTrainedTokenizerBase, "save_pretrained", limited)
-
-
 def full_disk_under_stdout() -> None:
     os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
 
@@ -409,9 +384,3 @@ def another_torch() -> None:
     from grpo.run import provenance
 
     wrap(provenance, "version", lambda number, version, name: "2.0.0" if name == "torch" else version())
-
-
-def another_program() -> None:
-    from grpo.run import provenance
-
-    provenance.PACKAGES = ("grpo",)

@@ -4,8 +4,6 @@
 """
 
 import json
-import re
-import unicodedata
 
 import pytest
 from fuzzing import corpus, damaged, json_values, quick, refuses_or, texts, to_bytes
@@ -16,13 +14,8 @@ from making import build_base
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.rows import fingerprint, read_rows
-from grpo.run import checkpoint
 from knowledge.source import Document, Skip, read_source
 from knowledge.store.base import KnowledgeBase
-from rewards.api.reply import read_body
-from rewards.format import TAGS, grade, parse, thoughts
-from rewards.mathematics.boxes import verdict
-from rewards.outcome.grades import LETTERS, WORDS, parse_grade
 
 # --- the configuration ---------------------------------------------------------------------------------------------
 
@@ -64,68 +57,6 @@ def test_configurations(tmp, data):
 def test_overrides(overrides):
     needed = ["model_name_or_path=m", "dataset_id_or_path=d", "output_dir=o", "reward_funcs=exact"]
     refuses_or(lambda: load_config(None, [*needed, *overrides]), {2})
-
-
-# --- model text ----------------------------------------------------------------------------------------------------
-
-
-@quick
-@given(text=st.one_of(texts, st.lists(st.one_of(st.sampled_from(TAGS), texts), max_size=9).map("".join)))
-def test_tag_scanner(text):
-    """Full marks mean one pair of each tag, in order, with something inside, and nothing around them."""
-    parsed, score = parse(text), grade(text, {})
-    assert (score.value == 1.0) == (parsed.problem == "")
-    whole = text if "<think>" in text else "<think>" + text
-    if score.value == 1.0:
-        assert [whole.count(tag) for tag in TAGS] == [1] * 4
-        assert thoughts(whole)[0]
-        assert parsed.answer
-        assert sorted(whole.index(tag) for tag in TAGS) == [whole.index(tag) for tag in TAGS]
-        assert not whole[: whole.index("<think>")].strip()
-        assert whole.endswith(("</answer>", "</answer>\n"))
-    for part in (thoughts(text)[0], parsed.answer):
-        assert part is None or part in text
-
-
-symbols = st.sampled_from(
-    r"\frac {1} {2} \sqrt ^ _ \boxed{ \text{ } \pm \infty ! % \left( \right] , 10**10**10 __import__('os') "
-    r"= x \cdot - 1.5 1e400 \begin{pmatrix} & \\".split()
-    + ["9" * 400]
-)
-mathematics = st.lists(st.one_of(symbols, texts), max_size=10).map("".join)
-
-
-@quick
-@given(answer=mathematics, truth=mathematics)
-def test_math_verifier(answer, truth):
-    kind, reason = verdict("\\boxed{" + answer + "}", truth)
-    assert kind in ("correct", "wrong", "no_answer", "unscorable")
-    assert isinstance(reason, str)
-
-
-grades = st.sampled_from(["A", "B", "C", "CORRECT", "Wrong", "NOT_ATTEMPTED", "正确"])
-
-
-@quick
-@given(reply=st.one_of(texts, st.builds("{}{}{}".format, texts, grades, texts)))
-def test_judge_reply_parser(reply):
-    """A grade is only read from a reply that names it."""
-    outcome = parse_grade(reply)
-    assert outcome in (None, *LETTERS)
-    said = unicodedata.normalize("NFKC", reply)
-    assert outcome is None or re.search(f"{LETTERS[outcome]}|{WORDS[outcome]}", said, re.IGNORECASE)
-
-
-BODY = b'{"choices": [{"finish_reason": "stop", "message": {"content": "A"}}], "usage": {"prompt_tokens": 3}}'
-
-
-@quick
-@given(body=st.one_of(st.binary(max_size=80), json_values.map(lambda v: to_bytes(json.dumps(v))), damaged(BODY)))
-def test_api_body_reader(body):
-    outcome, usage = read_body(body)
-    assert not isinstance(outcome, int | float)
-    assert min(usage) >= 0
-    assert getattr(outcome, "text", "") is not False
 
 
 # --- the knowledge base --------------------------------------------------------------------------------------------
@@ -190,7 +121,7 @@ def test_knowledge_source_reader(tmp, data):
     fuzz_source(tmp, data)
 
 
-# --- data sets and checkpoints -------------------------------------------------------------------------------------
+# --- data sets ----------------------------------------------------------------------------------------------------
 
 DATA = b'{"question": "What is 1 + 1?", "answer": "2"}\n{"question": "And 2 + 2?", "answer": ["4", "four"]}\n'
 TABLE = b'question,answer,title\nWhat?,2,"a ""b"", c"\nWho?,me,x\n'
@@ -232,51 +163,3 @@ KEPT = [(name, data) for name in READERS for data in corpus(name)]
 @pytest.mark.parametrize(("name", "data"), KEPT, ids=range(len(KEPT)))
 def test_kept_inputs(tmp, name, data):
     READERS[name](tmp, data)
-
-
-def test_a_line_of_jsonl_ends_where_json_says_and_not_where_unicode_does(tmp):
-    """U+2028, U+0085 and vertical tabs are no line ends inside a JSON string."""
-    for char in "\u2028\u2029\x85\x0b\x0c\x1c\x1e":
-        (tmp / "data").write_text(
-            json.dumps({"question": f"a{char}b"}, ensure_ascii=False).replace("\\u000b", "\x7f") + "\n",
-            encoding="utf-8",
-        )
-        assert len(read_rows(tmp / "data")) == 1
-
-
-@pytest.fixture(scope="module")
-def saved(tmp):
-    import torch
-
-    with checkpoint.new_checkpoint(tmp, 3) as folder:
-        checkpoint.write_state(folder, {"master": torch.arange(20.0)}, {"step": 3})
-    return tmp / "checkpoint-3"
-
-
-@quick
-@given(
-    data=st.data(),
-    name=st.sampled_from(["manifest.json", "state.safetensors", "trainer_state.json"]),
-    blind=st.booleans(),
-)
-def test_checkpoint_loader(saved, data, name, blind):
-    """Damage is named; damage that the manifest vouches for (blind) is refused by the reader."""
-    path, original = saved / name, (saved / name).read_bytes()
-    change = data.draw(
-        st.one_of(damaged(original), st.binary(max_size=50), json_values.map(lambda v: to_bytes(json.dumps(v))))
-    )
-    manifest = (saved / "manifest.json").read_bytes()
-    try:
-        path.write_bytes(change)
-        if blind and name != "manifest.json" and refuses_or(lambda: checkpoint.read_state(saved), {6}) is not None:
-            return
-        problem = checkpoint.problem_with(saved)
-        assert (
-            problem
-            or change == original
-            or (name == "manifest.json" and json.loads(change)["files"] == json.loads(manifest)["files"])
-        )
-        assert not problem or name in problem or name == "manifest.json"
-    finally:
-        path.write_bytes(original)
-        (saved / "manifest.json").write_bytes(manifest)

@@ -88,7 +88,6 @@ UNLIKE = {  # what rank 1 has: overrides, or a setup; and what is told
     "data": (["dataset_id_or_path={}/other.jsonl"], "", "dataset: "),
     "base weights": (["model_name_or_path={}/model"], "", "base_weights: "),
     "torch": ([], "another_torch@1", "torch: "),
-    "program": ([], "another_program@1", "grpo: "),
 }
 
 

@@ -4,12 +4,11 @@ The libraries are imported first, since they have branches of their own for each
 functions that other systems lack are hidden, /proc is closed, and the program is imported and used.
 """
 
-import ast
 import os
 import subprocess
 import sys
 
-from commands import ROOT, source_files
+from commands import ROOT
 from making import write_rows
 
 HIDE = '''
@@ -135,17 +134,6 @@ def test_the_program_runs_without_what_only_unix_has(chat_checkpoint, tmp_path):
     )
     assert run.returncode == 0, run.stderr[-3000:]
     assert run.stdout.endswith("all commands ran\nall signals came\n")
-
-
-ONLY_UNIX = {"fcntl", "resource", "termios", "tty", "pty", "pwd", "grp", "syslog"}
-
-
-def test_no_file_imports_what_only_unix_has():
-    """Outside of a `try`, that is."""
-    for path in source_files("grpo", "rewards", "knowledge", "kernels", "bench"):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Import):
-                assert not ONLY_UNIX & {alias.name for alias in node.names}, path
 
 
 def test_a_terminal_without_a_character_shows_its_escape():

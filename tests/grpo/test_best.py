@@ -1,6 +1,7 @@
 """keep_best: which evaluation counts as the best, and that its policy is what lies in best/."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -11,28 +12,26 @@ from grpo.run.saved import find_saved
 
 
 def best_of(tmp_path, name, before, step=0):
-    """A Best whose run writes no policy, and the steps that it kept."""
-    kept = []
-    run = SimpleNamespace(path=tmp_path, say=lambda text: None)
-    run.save_policy = lambda folder, policy, notes: kept.append(policy)
-    return Best(name, run, before, step), kept
+    return Best(name, SimpleNamespace(path=tmp_path, say=lambda text: None), before, step)
 
 
 @pytest.mark.parametrize(
-    ("name", "before", "values", "wanted"),
-    [
-        ("eval/accuracy", 0.5, [0.4, 0.6, 0.6, 0.5, 0.7], [1, 4]),
-        ("eval/incorrect", 0.5, [0.6, 0.4, 0.4, 0.3], [1, 3]),
-        ("eval/reward", None, [-1.0, -2.0], [0]),
-        ("eval/accuracy", 0.5, [None, 0.1], []),
-        (None, 0.5, [0.9], []),
+    "case",
+    [  # a measure: its value before, those of later steps; the steps that are kept
+        "eval/accuracy: 0.5, 0.4 0.6 0.6 0.5 0.7; 1 4",
+        "eval/incorrect: 0.5, 0.6 0.4 0.4 0.3; 1 3",
+        "eval/reward: -, -1 -2; 0",
+        "eval/accuracy: 0.5, - 0.1;",
+        "eval/another: 0.5, 0.9;",
     ],
 )
-def test_only_what_is_better_than_all_before_is_kept(tmp_path, name, before, values, wanted):
-    best, kept = best_of(tmp_path, name, {name: before} if before is not None else {})
-    for step, value in enumerate(values):
-        best.offer(step, {} if value is None else {name: value}, step)
-    assert kept == wanted
+def test_only_what_is_better_than_all_before_is_kept(tmp_path, case):
+    name, before, later, wanted = re.split("[:,;] ?", case)
+    metrics = [{} if value == "-" else {name: float(value)} for value in (before, *later.split())]
+    best, kept = best_of(tmp_path, name if "another" not in name else None, metrics[0]), []
+    for step, measured in enumerate(metrics[1:]):
+        best.offer(step, measured, lambda folder, notes: kept.append(str(notes["best.json"]["step"])))
+    assert kept == wanted.split()
 
 
 def test_a_resumed_run_knows_the_best_of_before_unless_it_repeats_it(tmp_path):
@@ -40,15 +39,15 @@ def test_a_resumed_run_knows_the_best_of_before_unless_it_repeats_it(tmp_path):
     note = {"metric": "eval/accuracy", "step": 6, "value": 0.8}
     (tmp_path / "best/best.json").write_text(json.dumps(note))
     for step, metric, value in ((8, "eval/accuracy", 0.8), (4, "eval/accuracy", 0.1), (8, "eval/reward", 0.1)):
-        assert best_of(tmp_path, metric, {metric: 0.1}, step)[0].value == value
-    assert best_of(tmp_path, "eval/accuracy", {"eval/accuracy": 0.1}, 0)[0].value == 0.1
+        assert best_of(tmp_path, metric, {metric: 0.1}, step).value == value
+    assert best_of(tmp_path, "eval/accuracy", {"eval/accuracy": 0.1}, 0).value == 0.1
 
 
 @pytest.mark.parametrize("note", ["", '{"metric": "eval/re', "[]", "[" * 9999])
 def test_a_torn_note_is_as_good_as_none(tmp_path, note):
     (tmp_path / "best").mkdir()
     (tmp_path / "best/best.json").write_text(note)
-    assert best_of(tmp_path, "eval/reward", {"eval/reward": 0.1}, 8)[0].value == 0.1
+    assert best_of(tmp_path, "eval/reward", {"eval/reward": 0.1}, 8).value == 0.1
 
 
 def test_a_run_keeps_its_best_policy(chat_checkpoint, tmp_path):

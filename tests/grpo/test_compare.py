@@ -1,6 +1,5 @@
 """Two models on the same questions: exact p-values, bootstrap intervals, and what may be paired."""
 
-import json
 import math
 
 import numpy as np
@@ -76,16 +75,6 @@ def test_the_facts_of_an_answer_are_rows_by_the_first_reward_that_checked_them()
     }
 
 
-def test_changes_of_common_and_of_rare_sizes_are_exchanged_alike():
-    """The slow twin draws a sign for every change."""
-    rng = np.random.default_rng(5)
-    changes = np.concatenate([np.full(230, 1.0), np.full(190, -1.0), rng.normal(0.0, 3.0, 77), np.zeros(9), [2.0] * 3])
-    signs = rng.choice([-1.0, 1.0], size=(40_000, len(changes)))
-    p = (abs(signs @ changes) >= abs(changes.sum())).mean()
-    assert 0.02 < p < 0.98 and exchange_test(changes) == pytest.approx(p, abs=0.015)
-    assert exchange_test(np.zeros(5)) == 1.0
-
-
 def test_the_interval_is_of_the_paired_difference():
     """b is right wherever a is, and on 10 of 100 more: the unpaired interval would hold 0."""
     a, b = answers("r" * 50 + "w" * 50), answers("r" * 60 + "w" * 40)
@@ -127,13 +116,6 @@ def test_a_row_that_is_no_answer_is_named(wild):
 @pytest.mark.parametrize("reward", [None, "nan", "inf"])
 def test_a_reward_that_is_no_finite_number_does_not_count(reward):
     assert "reward" not in collect([{"row": 0, "question": "q", "outcome": None, "reward": reward}], "x")
-
-
-def test_answers_are_read_from_the_file_beside_the_result(tmp_path):
-    records = [{"row": 0, "question": "q", "outcome": outcome, "more": 1} for outcome in ("correct", None, "wrong")]
-    (tmp_path / "out.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    for name in ("out.json", "out.jsonl"):
-        assert read_answers(tmp_path / name)["accuracy"] == {(0, "q"): [1.0, 0.0]}
 
 
 def test_a_file_that_is_missing_is_named_as_it_was_typed(tmp_path):

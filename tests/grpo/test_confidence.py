@@ -5,6 +5,7 @@ from making import make_answers
 
 from grpo.algorithm.schema import Score
 from grpo.evaluation.confidence import aurc, brier, calibration, ece, risk_coverage
+from grpo.evaluation.measures import summary
 
 STATED = [(0.95, True), (0.91, False), (0.55, True), (0.5, False), (0.0, False)]
 
@@ -36,7 +37,7 @@ def test_only_attempts_with_a_known_outcome_count():
     group = make_answers({}, *[f"<confidence>{c}</confidence>" for c in (0.9, 0.2, 0.3, 0.4)], "no confidence")
     for completion, outcome in zip(group.completions, ["correct", "wrong", "refused", None, "wrong"], strict=True):
         completion.scores = {"r": Score(1.0, "", outcome)}
-    found = calibration([group])
+    found = summary([group])
     assert found["confidence_frac"] == pytest.approx(2 / 3) and found["brier"] == pytest.approx((0.01 + 0.04) / 2)
     assert found["aurc"] == pytest.approx((0 + 1 / 2) / 2)
     assert calibration([make_answers({}, "x")]) == {}

@@ -1,10 +1,11 @@
 """Stage 1's records by hand: four layouts, each answer an example, what is cut and what is left out."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
-from making import make_tokenizer, refused, write_rows
+from making import cases, make_tokenizer, refused, write_rows
 
 from grpo.base.errors import UserError
 from grpo.data.conversations import make_examples, read_conversation
@@ -23,72 +24,19 @@ def assistant(text):
     return {"role": "assistant", "content": text}
 
 
-@pytest.mark.parametrize(
-    ("record", "messages"),
-    [
-        ({"messages": [user("a"), assistant("b")]}, [user("a"), assistant("b")]),
-        ({"messages": [user("a"), assistant("b")], "system": "s"}, [SYSTEM, user("a"), assistant("b")]),
-        ({"messages": [SYSTEM, user("a"), assistant("b")], "system": "t"}, [SYSTEM, user("a"), assistant("b")]),
-        ({"prompt": [SYSTEM, user("a")], "completion": "b", "system": "s"}, [SYSTEM, user("a"), assistant("b")]),
-        (
-            {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], "system": "s"},
-            [SYSTEM, user("a"), assistant("b")],
-        ),
-        (
-            {"conversations": [{"from": "system", "value": "s"}, {"from": "user", "value": "a"}, assistant("b")]},
-            [SYSTEM, user("a"), assistant("b")],
-        ),
-        ({"prompt": "a", "completion": "b"}, [user("a"), assistant("b")]),
-        ({"messages": None, "prompt": None, "instruction": "a", "output": "b"}, [user("a"), assistant("b")]),
-        (
-            {"messages": [{"role": "developer", "content": "s"}, user("a"), assistant("b")]},
-            [SYSTEM, user("a"), assistant("b")],
-        ),
-        ({"prompt": [SYSTEM, user("a")], "completion": [assistant("b")]}, [SYSTEM, user("a"), assistant("b")]),
-        ({"instruction": "a", "output": "b"}, [user("a"), assistant("b")]),
-        ({"instruction": "a", "input": "", "output": "b", "system": ""}, [user("a"), assistant("b")]),
-        (
-            {"instruction": "a", "input": "i", "output": "b", "system": "s", "history": [["c", "d"], ["e", "f"]]},
-            [SYSTEM, user("c"), assistant("d"), user("e"), assistant("f"), user("a\ni"), assistant("b")],
-        ),
-    ],
-)
-def test_four_layouts_mean_messages(record, messages):
-    given, trained = read_conversation(record)
-    assert given + trained == messages and trained[-1] == assistant("b")
+@pytest.mark.parametrize(("record", "said"), cases(__file__, "layouts"))
+def test_four_layouts_mean_messages(record, said):
+    given, trained = read_conversation(json.loads(record))
+    assert ", ".join(f"{turn['role']} {turn['content']}" for turn in given + trained) == said
+    assert trained[-1] == assistant("b")
 
 
-@pytest.mark.parametrize(
-    ("record", "problem"),
-    [
-        ({"question": "a", "answer": "b"}, "it has no conversations, .*; it has question, answer"),
-        ({"messages": [user("a"), {"role": "user<|im_end|>", "content": "b"}]}, "the role of a message is .* not one"),
-        ({"messages": [user("a"), {"role": ["user"], "content": "b"}]}, "the role of a message is .* not one of"),
-        ({"messages": [user("a"), assistant("\ud800")]}, "holds no text"),
-        ({"messages": [user("a"), {"role": "assistant", "content": None}]}, "holds no text: null"),
-        ({"instruction": "a"}, "holds no text: null"),
-        ({"conversations": []}, r"its conversations is \[\], and not a list of messages"),
-        ({"messages": None}, "it has no conversations, .*; it has nothing"),
-        ({"messages": ["a", "b"]}, 'a message is "a", and not an object'),
-        ({"instruction": 3, "output": "b"}, "its instruction and input hold no text"),
-        ({"prompt": 3, "completion": "b"}, "its prompt is 3, and neither text nor a list of messages"),
-        ({"instruction": "a", "output": "b", "history": [["c"]]}, "its history is .*, and not a list of pairs"),
-        ({"messages": [user("a")]}, "there is no answer in it"),
-        ({"messages": [user("a"), assistant(" \n")]}, "there is no answer in it"),
-    ],
-)
+@pytest.mark.parametrize(("record", "problem"), cases(__file__, "wrong"))
 def test_what_is_wrong_with_a_record_is_said(record, problem):
     with pytest.raises(ValueError, match=problem):
-        read_conversation(record)
+        read_conversation(json.loads(record, strict=False))
 
 
-GOOD = [
-    {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], "system": "s"},
-    {"messages": [user("a"), assistant("b")]},
-    {"prompt": "a", "completion": "b"},
-    {"prompt": [user("a")], "completion": [assistant("b")]},
-    {"instruction": "a", "input": "i", "output": "b", "system": "s", "history": [["c", "d"]]},
-]
 BAD = [None, [], {}, 0, 7, True, 1.5, "", "\ud800", [None], [[]], ["a"], [{}], [["a"]], [["a", None]], [7], {"a": 1}]
 
 
@@ -103,17 +51,17 @@ def spoiled(value):
             yield copy
 
 
-@pytest.mark.parametrize("record", GOOD, ids=str)
+@pytest.mark.parametrize("record", [record for record, _ in cases(__file__, "layouts")])
 def test_a_record_with_any_part_spoiled_is_read_or_refused_in_words(record, tmp_path):
     """What cannot be read is a row error with a cause that speaks of the data, in both stages."""
+    record = json.loads(record)
     records = [{**record, name: bad} for name in record for bad in spoiled(record[name])]
     for row in records:
         try:
             given, trained = read_conversation(row)
         except ValueError as error:
-            assert not re.search(
-                "NoneType|object|subscript|attribute|iterable", str(error).replace("an object with", "")
-            )
+            said = str(error).replace("an object with", "")
+            assert not re.search("NoneType|object|subscript|attribute|iterable", said)
             continue
         assert all(isinstance(message["content"], str) for message in given + trained)
         assert any(message["role"] == "assistant" for message in trained)
@@ -171,14 +119,6 @@ def test_of_prompt_and_completion_only_the_completion_is_trained(encoder):
         assert [example.completions[0].text for example in examples] == ["d", "f"]
     examples, _, _ = examples_of([{"messages": [assistant("x"), user("a"), assistant("b")]}], encoder, 1000, "mine")
     assert [example.completions[0].text for example in examples] == ["b"]  # the first answers nothing
-
-
-def test_a_system_prompt_is_added_where_there_is_none(encoder, tmp_path):
-    records = [{"messages": [user("a"), assistant("b")]}, {"messages": [SYSTEM, user("a"), assistant("b")]}]
-    examples, _, _ = examples_of(records, encoder, 1000, "mine")
-    texts = [example.prompt.text for example in examples]
-    assert texts[0].startswith("<|im_start|>system\nmine<|im_end|>") and "mine" not in texts[1]
-    assert [example.prompt.row for example in examples] == [0, 1]
 
 
 def test_answers_are_cut_at_the_length_and_prompts_never(encoder, tmp_path):
@@ -244,5 +184,3 @@ def test_texts_of_100_megabytes_are_cut_or_left_out_without_being_encoded(tmp_pa
     (example,), num_cut, num_left_out = examples_of(records, encoder, 40)
     assert (num_cut, num_left_out) == (1, 1)
     assert len(example.prompt.ids) + len(example.completions[0].ids) == 40
-    short = {"messages": [user("a"), assistant("a " * 100)]}
-    assert examples_of([short], encoder, 40)[0][0].completions[0].ids == example.completions[0].ids

@@ -4,17 +4,12 @@ import random
 from dataclasses import asdict
 
 import pytest
-import torch
-from making import build_base, make_completion, make_tokenizer, pieces_tokenizer, whole
-from test_train import adapter, run
+from making import build_base, make_completion, make_tokenizer, pieces_tokenizer
 
-from grpo.algorithm import credit
 from grpo.algorithm.advantages import set_advantages
 from grpo.algorithm.credit import judged_sentences, set_credit
-from grpo.algorithm.packing import pack_batch, split_into_micro_batches
 from grpo.algorithm.schema import Call, Group, Prompt, Score, Sentence
 from grpo.algorithm.step import rewards_of
-from grpo.base.errors import UserError
 from grpo.config.load import load_config
 from grpo.engine.device.peers import Peers
 from grpo.run.log import completion_record
@@ -269,13 +264,6 @@ def test_a_false_step_of_a_right_answer_and_a_true_step_of_a_wrong_one_are_told_
     assert bare.token_advantages()[:-1] == [-bare.advantage] * (len(bare.ids) - 1)
 
 
-def test_without_it_all_tokens_of_a_completion_have_its_advantage(base, tokenizer):
-    group = graded(base, tokenizer, [RIGHT, WRONG, REFUSED, BARE], "credit=completion")
-    for completion in group.completions:
-        assert set(completion.token_advantages()) == {completion.advantage} and not completion.sentences
-        assert "sentences" not in completion_record(group.prompt, completion)
-
-
 def test_the_answer_alone_is_credited_and_what_has_no_answer_block_whole(base, tokenizer):
     group = graded(base, tokenizer, [RIGHT, WRONG, REFUSED, BARE], "credit=answer")
     *blocks, bare = group.completions
@@ -307,16 +295,6 @@ def test_with_tools_the_decision_to_call_one_is_credited(tokenizer, call, has_to
     assert decode(ids[:first]).strip() == text.removesuffix(credited).strip()
 
 
-def test_packed_rows_hold_the_advantages_of_their_tokens(base, tokenizer):
-    group = graded(base, tokenizer, [RIGHT, WRONG, REFUSED, BARE])
-    wanted = torch.tensor([value for c in group.completions for value in c.token_advantages()])
-    for budget in (1, 60, 10_000):
-        batches = [pack_batch(parts) for parts in split_into_micro_batches([group], budget)]
-        assert torch.equal(torch.cat([batch.advantage_C for batch in batches]), wanted)
-        assert all(batch.advantage_C.shape == batch.targets_C.shape for batch in batches)
-    assert torch.equal(pack_batch(whole(group)).targets_C, torch.tensor([t for c in group.completions for t in c.ids]))
-
-
 def test_the_row_and_the_metrics_of_a_completion_say_what_each_sentence_got(base, tokenizer):
     group = graded(base, tokenizer, [RIGHT, WRONG, REFUSED, BARE])
     right, bare = group.completions[0], group.completions[3]
@@ -326,46 +304,9 @@ def test_the_row_and_the_metrics_of_a_completion_say_what_each_sentence_got(base
     assert text_of(tokenizer)(right.ids[slice(*rows[1]["tokens"])]).strip() == FALSE
     found = credit_metrics([group])
     num_tokens = sum(len(completion.ids) for completion in group.completions)
-    judged = [sentence for c in group.completions for sentence in c.sentences]
-    assert found["credit/judged_frac"] == sum(s.end - s.start for s in judged) / num_tokens
+    judged = sum(s.end - s.start for c in group.completions for s in c.sentences)
+    assert found["credit/judged_frac"] == judged / num_tokens
     changed = [a != c.advantage for c in group.completions for a in c.token_advantages()]
     assert found["credit/changed_frac"] == sum(changed) / num_tokens > 0
     bare.advantage = 0.0  # unscorable, or like all others of its group: no sign, none changed
     assert credit_metrics([Group(group.prompt, [bare])])["credit/changed_frac"] == 0
-
-
-# --- whole runs ----------------------------------------------------------------------------------------------------
-
-SENTENCES_OF_RUN = {
-    "reward_funcs": ["reward_functions:early_letters", "factuality"],
-    "reward_weights": [1, 0],
-    "credit": "sentence",
-    "decomposer": "rules",
-    "verifier": "lexical",
-    "title_field": "question",
-}
-
-
-@pytest.fixture
-def keys(base, monkeypatch):
-    """Of a run in which each completion of a random model has a true and a false sentence."""
-
-    def halves(completion, decode):
-        assert decode(completion.ids) == completion.text
-        half = len(completion.ids) // 2
-        return [Sentence("", 0, half, True), Sentence("", half, 2 * half, False)]
-
-    monkeypatch.setattr(credit, "judged_sentences", halves)
-    return SENTENCES_OF_RUN | {"knowledge_base": str(base)}
-
-
-def test_a_resumed_run_equals_one_that_was_not_stopped(tmp_path, chat_checkpoint, keys):
-    keys |= {"dynamic_sampling": True, "mask_truncated_completions": True}
-    lines = run(tmp_path, chat_checkpoint, "whole", **keys, max_steps=4)
-    assert lines[0]["credit/judged_frac"] > 0.9 and 0.4 < lines[0]["credit/changed_frac"] < 0.6
-    run(tmp_path, chat_checkpoint, "parts", **keys, max_steps=2)
-    run(tmp_path, chat_checkpoint, "parts", **keys, max_steps=4, resume_from_checkpoint=True)
-    first, second = adapter(tmp_path / "whole"), adapter(tmp_path / "parts")
-    assert first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
-    with pytest.raises(UserError, match="credit"):
-        run(tmp_path, chat_checkpoint, "parts", **{**keys, "credit": "completion"}, resume_from_checkpoint=True)

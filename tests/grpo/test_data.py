@@ -33,11 +33,6 @@ def test_fields_are_found_or_named(tmp_path):
     refused(lambda: read_rows(path, "q", "b"), "no column b", "answer_field")
 
 
-def test_a_field_may_be_missing_from_the_first_rows(tmp_path):
-    rows = read_rows(write_rows(tmp_path / "d.jsonl", [{"question": "x?"}, {"question": "y?", "solution": "2"}]))
-    assert [row.columns["answer"] for row in rows] == [None, "2"] and [row.index for row in rows] == [0, 1]
-
-
 @pytest.mark.parametrize(
     ("content", "part"),
     [

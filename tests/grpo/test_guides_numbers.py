@@ -3,13 +3,12 @@
 import json
 import struct
 from dataclasses import replace
-from math import ceil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from making import make_tokenizer, real_data, write_rows
+from making import make_tokenizer, write_rows
 
 import grpo.policy
 import grpo.trainer
@@ -17,16 +16,12 @@ from bench.models import SHAPES
 from grpo.algorithm.optimizer import Optimizer
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
-from grpo.data.files import read_records
-from grpo.data.worlds.sums import REMAINDERS
-from grpo.data.worlds.world import invent
 from grpo.doctor.__main__ import main as doctor
 from grpo.doctor.estimate import NO_REWARD
 from grpo.engine.model import memory
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder, OwnDecoder
 from grpo.engine.model.weights import read_model_config
-from grpo.policy import lora_spec
 from grpo.run.run import SilentRun
 from grpo.train import GrpoTrainer
 from rewards.scorer import Scorer
@@ -115,10 +110,7 @@ OFFLINE = "judge=offline decomposer=rules verifier=lexical reward_funcs=[format]
 OFFLINE += ["eval_reward_funcs=null", "system_prompt=null"]
 
 
-TALK = [{"from": "human", "value": "1"}, {"from": "gpt", "value": "1 " * 3000}]  # as long as stage 1 takes
-
-
-def test_memory_of_knowrl(planned, capsys, tmp_path):
+def test_memory_of_knowrl(planned, capsys):
     """On one card of 80 GB, and on each of four cards of 24 GB."""
     text = header("a800.yaml")
     code, found = planned(capsys, "a800.yaml", 80, *OFFLINE)
@@ -130,21 +122,11 @@ def test_memory_of_knowrl(planned, capsys, tmp_path):
         code, found = planned(capsys, "a800.yaml", 24, *OFFLINE, "per_device_train_batch_size=6", *smaller)
         assert code == 0 and " ".join(smaller) in text, found
     assert f"takes {gigabytes(found['memory']):.1f} GB of 24" in text, found
-    code, found = planned(capsys, "a800.yaml", 21, *OFFLINE, "per_device_train_batch_size=6", *smaller)
-    assert code == 3 and "does not fit into 21.0 GB" in found["memory"], found
-    assert "or set base_weights=int8" not in found["memory"]
     keys = ["base_weights=nf4", "lora_r=64", "lora_alpha=128"]
     code, found = planned(capsys, "a800.yaml", 12, *OFFLINE, *keys)
     assert code == 0 and "fits into 12.0 GB" in found["memory"] and "12 GB are enough" in text, found
-    code, found = planned(capsys, "math_1.5b.yaml", 6, "base_weights=nf4")
-    assert code == 0 and "fits into 6.0 GB" in found["memory"], found
-    data = write_rows(tmp_path / "talk.jsonl", [{"conversations": TALK}])
-    code, found = planned(capsys, "a800_sft.yaml", 24, f"dataset_id_or_path={data}", *smaller)
-    assert code == 0 and "fits into 24.0 GB" in found["memory"], found
     code, found = planned(capsys, "a800.yaml", 24, *OFFLINE, "tensor_parallel_size=4")
     assert code == 0 and f"each takes {gigabytes(found['memory']):.0f} GB" in text, found
-    code, both = planned(capsys, "a800.yaml", 24, *OFFLINE, "tensor_parallel_size=4", "base_weights=int8")
-    assert code == 0 and gigabytes(both["memory"]) < gigabytes(found["memory"]), both
 
 
 class FakeCard:
@@ -211,74 +193,3 @@ def test_both_stages_of_a_guide_fit_each_other():
         stage2, _ = load_config(CONFIGS / f"{name}.yaml")
         assert [getattr(stage1, key) for key in keys] == [getattr(stage2, key) for key in keys]
     assert stage1.max_length == stage2.max_prompt_length + stage2.max_completion_length
-
-
-def test_knowrls_data_as_its_files_are():
-    """3,177 questions, of which training sees fewer than are left; 1,798 conversations."""
-    stage1, _ = load_config(CONFIGS / "a800_sft.yaml", kind=SftConfig)
-    stage2, _ = load_config(CONFIGS / "dapo.yaml")  # the longest
-    questions = read_records(real_data("knowrl/knowrl_RLdata.json"))
-    conversations = read_records(real_data("knowrl/knowrl_coldstart.json"))
-    assert f"{len(questions):,} questions" in (CONFIGS / "a800.yaml").read_text()
-    completions = stage2.per_device_train_batch_size * stage2.gradient_accumulation_steps
-    assert stage2.max_steps * completions // stage2.num_generations <= len(questions) - stage2.eval_size
-    steps = ceil(stage1.num_train_epochs * len(conversations) / stage1.per_device_train_batch_size)
-    assert f"{len(conversations):,} make {steps:,} steps" in header("a800_sft.yaml")
-    assert (stage2.dataset_split in "knowrl_RLdata") and (stage1.dataset_split in "knowrl_coldstart")
-
-
-def test_steps_of_the_tiny_cold_starts(tmp_path):
-    """Of the encyclopedia; of the arithmetic the header says what the config does."""
-    for name in ("tiny_sft.yaml", "tiny_search_sft.yaml"):
-        config, _ = load_config(CONFIGS / name, kind=SftConfig)
-        number = len(invent(config).conversations)
-        steps = ceil(config.num_train_epochs * number / config.per_device_train_batch_size)
-        assert f"x {steps} steps = {config.num_train_epochs:g} epochs of {number:,}" in header(name)
-    config, _ = load_config(CONFIGS / "tiny_math_sft.yaml", kind=SftConfig)
-    seen = config.max_steps * config.per_device_train_batch_size
-    assert f"{config.max_steps} steps = {seen:,} = {seen / REMAINDERS.num_cold_start:.1f} epochs of 6,000" in header(
-        "tiny_math_sft.yaml"
-    )
-
-
-@pytest.mark.parametrize("name", ["a800.yaml", "tiny.yaml", "tiny_search.yaml", "tiny_math.yaml", "dapo.yaml"])
-def test_batches_are_what_the_headers_say(name):
-    config, _ = load_config(CONFIGS / name)
-    completions = config.per_device_train_batch_size * config.gradient_accumulation_steps
-    questions = completions // config.num_generations
-    said = f"{completions} completions a step = {questions} questions x {config.num_generations} answers"
-    assert said in header(name)
-    if name == "a800.yaml":  # four ranks of 6 x 4 make the batch of one of 24 x 4
-        assert f"{config.max_steps} steps see {config.max_steps * questions:,} questions" in header(name)
-        small, _ = load_config(CONFIGS / name, ["per_device_train_batch_size=6"])
-        assert 4 * small.per_device_train_batch_size * small.gradient_accumulation_steps == completions
-
-
-def share_trained(folder: Path, **keys) -> tuple[float, float]:
-    """Millions of trained weights, and percent of all."""
-    settings = [f"{name}={value}" for name, value in keys.items()]
-    config, _ = load_config(CONFIGS / "math_1.5b.yaml", settings)
-    model = OwnDecoder(read_model_config(folder), Build(lora_spec(config), False, torch.bfloat16, "meta"))
-    trained = sum(parameter.numel() for parameter in model.parameters())
-    all_weights = trained + sum(tensor.numel() for tensor in model.named_tensors().values())
-    return trained / 1e6, 100 * trained / all_weights
-
-
-def test_share_of_trained_weights_of_the_mathematics(tmp_path):
-    folder = write_hollow_checkpoint(tmp_path, MODELS["math"])
-    millions, percent = share_trained(folder)
-    _, percent_of_seven = share_trained(folder, lora_target_modules="all")
-    assert f"{millions:.1f} million weights are trained, {percent:.2f} % as published" in header("math_1.5b.yaml")
-    assert f"it is {percent_of_seven:.2f} %" in header("math_1.5b.yaml")
-
-
-def test_steps_of_the_mathematics():
-    """The guide's own arithmetic: 18,946 questions x 2 answers = 37,892 completions, 16 a step."""
-    config, _ = load_config(CONFIGS / "math_1.5b.yaml")
-    completions = config.per_device_train_batch_size * config.gradient_accumulation_steps
-    questions = completions // config.num_generations
-    assert (completions, questions) == (16, 8) and round(18946 * 2 / completions, -1) == 2370
-    steps = ceil(config.num_train_epochs * 18946 / questions)
-    assert f"{18946 // questions:,} steps per epoch" in header("math_1.5b.yaml")
-    assert f"{steps:,} in all" in header("math_1.5b.yaml")
-    assert 2 * steps / 3600 > 3.9 and 3 * steps / 3600 < 6, "4 to 6 hours at 2 to 3 s per step, as published"

@@ -10,7 +10,6 @@ from test_measures import answers
 
 from grpo.algorithm.schema import Score
 from grpo.config.options import TrainConfig
-from grpo.evaluation import held_out
 from grpo.evaluation.held_out import Evaluation
 from grpo.evaluation.measures import summary
 from grpo.evaluation.table import UNKNOWN, summary_table
@@ -54,26 +53,23 @@ def test_two_held_out_sets_are_never_in_one_table(tmp_path):
     assert again.before(7) == 0.9 and again.evaluation.first_step == 5
 
 
-INTACT = {"data": "one", "step": 0, "before": {"": {"accuracy": 0.3}}, "after": None}
+DAMAGED = """
+{"data": "one", "st
+[]
+null
+7
+{"before": {"": {"accuracy": 0.3}}}
+{"data": "one", "step": 0, "after": null, "before": null}
+{"data": "one", "step": 0, "after": null, "before": {"": 3}}
+{"data": "one", "step": 0, "after": null, "before": {"": {"accuracy": "a"}}}
+{"data": "one", "step": 0, "after": null, "before": {"known": {"accuracy": 0.3}}}
+{"data": "one", "step": "x", "after": null, "before": {"": {"accuracy": 0.3}}}
+"""
 
 
-@pytest.mark.parametrize("content", [
-    "",
-    '{"data": "one", "st',
-    "[]",
-    "null",
-    "7",
-    json.dumps({"before": INTACT["before"]}),  # as it was written until 2026
-    json.dumps({**INTACT, "before": None}),
-    json.dumps({**INTACT, "before": {"": 3}}),
-    json.dumps({**INTACT, "before": {"": {"accuracy": "a"}}}),
-    json.dumps({**INTACT, "before": {"known": {"accuracy": 0.3}}}),
-    json.dumps({**INTACT, "step": "x"}),
-    "[" * 100_000,
-    b"\xff\xfe",
-], ids=range(13))  # fmt: skip
+@pytest.mark.parametrize("content", [*DAMAGED.encode().splitlines(), b"[" * 100_000, b"\xff\xfe"], ids=range(13))
 def test_a_damaged_measurement_is_made_anew(tmp_path, content):
-    (tmp_path / "evaluation.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+    (tmp_path / "evaluation.json").write_bytes(content)
     policy = Policy(tmp_path, "one", 9)
     assert policy.before(2) == 0.9 and policy.num_measured == 1
     assert json.loads((tmp_path / "evaluation.json").read_text())["step"] == 2
@@ -87,13 +83,6 @@ def test_a_full_disk_under_evaluation_is_said_once(tmp_path):
     for step in (0, 8):
         evaluation._write_lines(f"step-{step}.jsonl", [{}])
     assert len(said) == 1 and "writing to evaluation/ failed" in said[0]
-
-
-def test_without_held_out_questions_there_is_nothing(tmp_path):
-    policy = Policy(tmp_path, "", 3)
-    policy.evaluation.measure = lambda step: {}
-    assert policy.evaluation.before(0) == policy.evaluation.before(4) == {}
-    assert not (tmp_path / "evaluation.json").exists() and "done" in policy.evaluation.before_after({}, {})
 
 
 def test_only_what_is_known_is_logged(tmp_path):
@@ -145,7 +134,7 @@ def test_what_an_evaluation_has_counted_is_not_counted_for_the_next_step(tmp_pat
             counts.clear()
             return taken
 
-    monkeypatch.setattr(held_out, "generate_groups", lambda *_: answers(2, 1))
+    monkeypatch.setattr("grpo.evaluation.answers.generate_groups", lambda *_: answers(2, 1))
     evaluation = Policy(tmp_path, "one", 3).evaluation
     del evaluation.measure  # the real one
     evaluation.config, evaluation.policy = TrainConfig(log_completions=False), None

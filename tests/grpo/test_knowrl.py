@@ -4,8 +4,8 @@ chat endpoints."""
 import json
 
 import pytest
-from api_server import ApiServer, fails, says
-from making import build_base, read_lines, real_data, refused
+from api_server import ApiServer, says
+from making import build_base, read_lines, real_data
 
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
@@ -106,13 +106,3 @@ def test_both_stages_on_real_data_with_every_reward_explained(
     judge, _ = endpoints
     asked = [request.text for request in judge.requests]
     assert not any("<|im_start|>" in text for text in asked)  # the question, never the rendered prompt
-
-
-def test_a_judge_that_loses_its_quota_stops_the_run_with_a_checkpoint(
-    tmp_path, chat_checkpoint, xquad_base, endpoints, talkative, monkeypatch
-):
-    with ApiServer(says("A"), *[says("B")] * 8, default=fails(429, "insufficient_quota")) as spent:
-        monkeypatch.setenv("OPENAI_API_BASE_JUDGE", spent.url)
-        refused(lambda: stage2(tmp_path, chat_checkpoint, xquad_base), "quota", exit_code=4)
-    state = json.loads((tmp_path / "rl" / "run_state.json").read_text())
-    assert state["exit_code"] == 4 and (tmp_path / "rl" / state["last_checkpoint"]).is_dir()

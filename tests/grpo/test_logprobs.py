@@ -14,14 +14,15 @@ from grpo.engine.device.ops import log_softmax_rows
 NO_CUT = float("-inf")
 
 
-def inputs(rows=37, width=16, vocabulary=101, seed=0, dtype=torch.float64, offset=0.0):
-    generator = torch.Generator().manual_seed(seed)
+def inputs(rows=37, width=16, vocabulary=101):
+    """All logits are offset by 1000, where a log-softmax without its maximum subtracted would overflow."""
+    generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(rows, width, generator=generator, dtype=torch.float64)
     head = torch.randn(vocabulary, width, generator=generator, dtype=torch.float64)
-    hidden[:, 0], head[:, 0] = 1.0, offset
+    hidden[:, 0], head[:, 0] = 1.0, 1000.0
     targets = torch.randint(0, vocabulary, (rows,), generator=generator)
     targets[:2] = torch.tensor([0, vocabulary - 1])
-    return hidden.to(dtype), head.to(dtype), targets
+    return hidden, head, targets
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -44,21 +45,7 @@ def test_equals_the_twin_with_gradients(monkeypatch, temperature, chunk, cut, ro
         weight = torch.linspace(-1, 1, 37, dtype=torch.float64)
         (logp * weight + bonus * entropy * weight.flip(0).exp()).sum().backward()
         results.append((logp.detach(), entropy.detach(), h.grad, w.grad))
-    assert all((a - b).abs().max() < 1e-10 for a, b in zip(*results, strict=True))
-
-
-@pytest.mark.parametrize("offset", [0.0, 1e4])
-def test_float32_stays_close_to_float64(offset):
-    """Also with logits offset by 1e4, where a log-softmax without its maximum subtracted would overflow. An offset of
-    1e4 costs float32 three digits before the log-softmax begins, hence the wider bound."""
-    hidden, head, targets = inputs(dtype=torch.float32, offset=offset)
-    wanted, _ = slow(hidden, head, targets, 0.8)
-    got, _ = token_logprobs(hidden, head, targets, 0.8)
-    assert (got - wanted).abs().max() <= (5e-6 if not offset else 5e-3)
-    h32, h64 = hidden.clone().requires_grad_(), hidden.double().requires_grad_()
-    token_logprobs(h32, head, targets, 1.0)[0].sum().backward()
-    slow(h64, head, targets, 1.0)[0].sum().backward()
-    assert (h32.grad - h64.grad).norm() / h64.grad.norm() <= (1e-6 if not offset else 1e-2)
+    assert all((a - b).abs().max() < 1e-9 for a, b in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize("cut", [None, -3.0])
@@ -103,13 +90,6 @@ def test_a_token_exactly_at_the_cut_is_kept():
     for lower, kept in ((cut, 4), (cut + 0.1, 1)):
         scored, entropy = token_logprobs(logits, torch.eye(4), target, 1.0, lower)
         assert scored.item() == pytest.approx(-math.log(kept)) and entropy.item() == pytest.approx(math.log(kept))
-
-
-def test_a_frozen_head_gets_no_gradient():
-    hidden, head, targets = inputs()
-    hidden.requires_grad_()
-    token_logprobs(hidden, head, targets, 1.0)[0].sum().backward()
-    assert head.grad is None and hidden.grad is not None
 
 
 def test_memory_is_flat_in_tokens():

@@ -1,11 +1,9 @@
-"""The loss: hand-worked numbers, a slow twin, finite differences, identities, TRL's own code, and the traps of real
+"""The loss: hand-worked numbers, a slow twin, finite differences, identities, TRL's own numbers, and the traps of real
 trainers."""
 
 import math
 import random
-from collections import defaultdict
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +12,7 @@ from making import ALONE, fill, loss_batch, make_group, of_each, whole
 from grpo.algorithm.loss import k3, policy_loss
 from grpo.algorithm.loss_weights import set_loss_weights
 from grpo.algorithm.packing import pack_batch, split_into_micro_batches
-from grpo.algorithm.schema import Sentence, completions_of
+from grpo.algorithm.schema import Sentence
 from grpo.config.options import TrainConfig
 
 LENGTHS = [[3, 5, 1, 2], [4, 4, 2, 7]]
@@ -201,40 +199,6 @@ def test_gradient_by_finite_differences(loss_type, options, delta, judged):
     assert torch.autograd.gradcheck(lambda x: fast_loss(groups, (x.split(sizes), old, ref), config)[0], flat)
 
 
-@pytest.mark.parametrize(("level", "cap"), [("token", 1.5), ("sequence", 0.6)])
-def test_cispo_weighs_log_probs_by_a_capped_ratio_without_a_gradient(level, cap):
-    """Eq. 21 by a naive loop: dL/dℓ = -w min(ρ, cap) Â for every token, also where Eq. 5 has no gradient."""
-    groups = make_groups()
-    new, old, ref = tables(groups)
-    config = weighted(groups, "cispo", epsilon_high=cap, importance_sampling_level=level)
-    flat = torch.tensor([x for row in new for x in row], dtype=torch.float64, requires_grad=True)
-    loss, stats = fast_loss(groups, (flat.split([len(row) for row in new]), old, ref), config)
-    loss.backward()
-    num_tokens, total, wanted, capped = sum(map(len, new)), 0.0, [], []
-    for now, before, one in zip(new, old, completions_of(groups), strict=True):
-        differences = [a - b for a, b in zip(now, before, strict=True)]
-        if level == "sequence":
-            differences = [sum(differences) / len(now)] * len(now)
-        for logp, difference in zip(now, differences, strict=True):
-            weight = min(math.exp(difference), cap) * one.advantage / num_tokens
-            total, wanted = total - weight * logp, [*wanted, -weight]
-            capped.append(math.exp(difference) > cap and one.advantage > 0)
-    assert float(loss.detach()) == pytest.approx(total, rel=1e-6)
-    assert flat.grad.tolist() == pytest.approx(wanted, rel=1e-6)
-    assert stats["clipped_high"].tolist() == capped and any(capped) and not stats["clipped_low"].any()
-
-
-def test_gradient_of_the_bias_corrected_kl_by_hand():
-    """β r k3(d), r = e^(θ − old), d = ref − θ: its derivative is β r (k3(d) + 1 − e^d) = −β r d, that of the KL
-    itself. Here A = 0, r = e^0.5, d = −0.25."""
-    new = torch.tensor([-1.0], dtype=torch.float64, requires_grad=True)
-    batch = loss_batch([1.0], [0.0], old=[-1.5], ref=[-1.25])
-    loss, stats = policy_loss(batch, new, TrainConfig(beta=0.1, use_bias_correction_kl=True))
-    loss.backward()
-    assert float(new.grad) == pytest.approx(0.1 * math.exp(0.5) * 0.25)
-    assert float(stats["kl"]) == pytest.approx(math.exp(0.5) * (math.exp(-0.25) + 0.25 - 1))
-
-
 def test_what_a_sequences_ratio_is():
     """GSPO. Log-ratios 0.3 and −0.1 in the first completion, mean 0.1; 0.2 in the second. Nothing is clipped: each
     token's gradient is −w A r / n, where the sum over the tokens of a row gives back n."""
@@ -279,15 +243,6 @@ def test_on_policy_identity():
         assert row.grad.tolist() == pytest.approx([-advantage / (len(advantages) * len(row))] * len(row), rel=1e-5)
 
 
-def test_k3_does_not_overflow():
-    """Trap 8: exp(1e4) would make the whole gradient NaN."""
-    new = torch.tensor([-1e4, -1.0], requires_grad=True)
-    batch = loss_batch([0.5, 0.5], [1.0, 1.0], [0.0, -1.1], [1e4, -1.2], rows=[0, 0])
-    loss, _ = policy_loss(batch, new, TrainConfig(beta=0.1))
-    loss.backward()
-    assert loss.isfinite() and new.grad.isfinite().all()
-
-
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 @pytest.mark.parametrize("log_ratio", [100.0, -100.0])
 @pytest.mark.parametrize("level", ["token", "sequence"])
@@ -319,10 +274,12 @@ def test_what_counts_as_clipped():
     assert stats["kl"].tolist() == pytest.approx([math.exp(0.5) - 1.5] * 8, rel=1e-5)
 
 
-@pytest.mark.parametrize(("distance", "clamped"), [(30, 20), (-30, -20), (0.7, 0.7), (-0.7, -0.7), (0, 0)])
+@pytest.mark.parametrize(("distance", "clamped"), [(1e4, 20), (-30, -20), (0.7, 0.7), (-0.7, -0.7), (0, 0)])
 def test_k3_by_hand(distance, clamped):
-    found = float(k3(torch.tensor(float(distance), dtype=torch.float64)))
-    assert found == pytest.approx(math.exp(clamped) - clamped - 1)
+    """Trap 8: exp(1e4) would make the whole gradient NaN."""
+    d = torch.tensor(float(distance), dtype=torch.float64, requires_grad=True)
+    k3(d).backward()
+    assert float(k3(d).detach()) == pytest.approx(math.exp(clamped) - clamped - 1) and d.grad.isfinite()
 
 
 def test_sampler_correction_weighs_the_policy_gradient_alone():
@@ -335,65 +292,17 @@ def test_sampler_correction_weighs_the_policy_gradient_alone():
     assert float(loss.detach()) == pytest.approx(wanted, rel=1e-6)
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+TRL = {  # what GRPOTrainer._compute_loss of TRL 1.16 made of these log-probs, with each of OPTIONS
+    "grpo": [1.5212989, 1.5159892, 0.6272681, 1.7247949, 1.7522334, 0.9394155, 1.0208139],
+    "dapo": [1.8469649, 1.8402578, 0.8625705, 1.9694424, 2.0248893, 1.2532055, 1.3021965],
+    "dr_grpo": [0.3655451, 0.3642177, 0.1707171, 0.3897855, 0.4007593, 0.2480303, 0.2577264],
+    "bnpo": [1.8469649, 1.8402578, 0.8625705, 1.9694424, 2.0248893, 1.2532055, 1.3021965],
+}
+
+
 @pytest.mark.parametrize("loss_type", LOSSES)
-def test_equals_trl(loss_type, options):
-    """TRL's own compute_loss on the same log-probs, where trl is installed."""
-    trl = pytest.importorskip("trl")
+def test_equals_trl(loss_type):
     groups = make_groups([[3, 5, 1, 2, 4, 4]])
-    new, old, ref = tables(groups)
-    config = weighted(groups, loss_type, per_device_train_batch_size=6, **options)
-    ours, _ = fast_loss(groups, (new, old, ref), config)
-    assert float(ours) == pytest.approx(_trl_loss(trl, groups[0], (new, old, ref), config), abs=1e-6)
-
-
-def _trl_loss(trl, group, logps, config):
-    """GRPOTrainer._compute_loss on given log-probs: a trainer with the attributes that method reads and no model behind
-    it."""
-    width = max(len(c.ids) for c in group.completions)
-    new, old, ref = (
-        torch.tensor([row + [0.0] * (width - len(row)) for row in table], dtype=torch.float64) for table in logps
-    )
-    mask = torch.tensor([[1] * len(c.ids) + [0] * (width - len(c.ids)) for c in group.completions])
-    trainer = object.__new__(trl.GRPOTrainer)
-    vars(trainer).update(
-        args=trl.GRPOConfig(
-            output_dir="unused",
-            delta=config.delta,
-            use_bias_correction_kl=config.use_bias_correction_kl,
-            report_to="none",
-            per_device_train_batch_size=6,
-            num_generations=6,
-            use_cpu=True,
-            bf16=False,
-        ),
-        model=SimpleNamespace(training=True),
-        accelerator=SimpleNamespace(gather=lambda x: x, num_processes=1, reduce=lambda x, **_: x),
-        _metrics={"train": defaultdict(list)},
-        _entropy_bonus_enabled=False,
-        aux_loss_enabled=False,
-        off_policy_mask_threshold=None,
-        top_entropy_quantile=1.0,
-        use_vllm=False,
-        current_gradient_accumulation_steps=1,
-        max_completion_length=16,
-        beta=config.beta,
-        loss_type=config.loss_type,
-        epsilon_low=config.epsilon,
-        epsilon_high=config.epsilon_high or config.epsilon,
-        importance_sampling_level=config.importance_sampling_level,
-        vllm_importance_sampling_correction=False,
-        _get_per_token_logps_and_entropies=lambda *_, **__: (new, torch.zeros_like(new), None),
-    )
-    prompt = torch.zeros(6, 1, dtype=torch.int64)
-    inputs = {
-        "prompt_ids": prompt,
-        "prompt_mask": prompt + 1,
-        "completion_ids": torch.zeros_like(mask),
-        "completion_mask": mask,
-        "advantages": torch.tensor(of_each(group, "advantage"), dtype=torch.float64),
-        "old_per_token_logps": old,
-        "ref_per_token_logps": ref,
-        "num_items_in_batch": mask.sum(),
-    }
-    return float(trl.GRPOTrainer._compute_loss(trainer, trainer.model, inputs))
+    keys = [{"per_device_train_batch_size": 6, **options} for options in OPTIONS]
+    found = [fast_loss(groups, tables(groups), weighted(groups, loss_type, **own))[0] for own in keys]
+    assert list(map(float, found)) == pytest.approx(TRL[loss_type], abs=1e-6)

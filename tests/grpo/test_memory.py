@@ -24,8 +24,8 @@ from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import OwnDecoder
 from grpo.engine.model.flat import FlatParameters
 from grpo.engine.model.model_config import ModelConfig
+from grpo.engine.model.weights import make_decoder
 from grpo.engine.parallel.shard import Shard
-from grpo.engine.parallel.shared_decoder import make_decoder
 from grpo.run.run import Run
 from grpo.train import GrpoTrainer, longest_groups
 
@@ -94,6 +94,7 @@ from grpo.algorithm.logprobs import token_logprobs
 from grpo.engine.model import memory
 from grpo.engine.model.decoder import Decoder, OwnDecoder
 from grpo.engine.model.model_config import ModelConfig
+from grpo.engine.model.weights import make_decoder
 from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 class WithoutArithmetic(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, inputs=(), options=None):

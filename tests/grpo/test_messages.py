@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from making import TEMPLATE, make_tokenizer, refused, write_rows
+from making import TEMPLATE, cases, make_tokenizer, refused, write_rows
 
 from grpo.config.load import load_config
 from grpo.data.conversations import make_examples
@@ -148,27 +148,10 @@ def test_a_column_tools_that_describes_no_tools_is_a_column_like_others(encoders
         assert asked_of(encoders["plain"], tmp_path, {"question": "a", "tools": column})[1].left_out.total() == 0
 
 
-def test_nothing_is_asked_if_no_row_can_be_written(encoders, tmp_path):
-    refused(lambda: asked_of(encoders["plain"], tmp_path, {"prompt": [*ROWS["tool_calls"], ASKED]}), "tool_calls")
-    refused(lambda: examples_of(encoders["plain"], {"messages": ROWS["tool_calls"]}), "no usable example", "tool_calls")
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"tool_calls": [{"name": "look", "arguments": {"city": "Oslo"}}]},
-        {"tool_calls": [{"function": {"name": "look", "arguments": '{"city": "Oslo"}'}}]},
-        {"tool_calls": json.dumps([call("look", city="Oslo")])},
-        {"function_call": {"name": "look", "arguments": '{"city": "Oslo"}'}},
-        {"from": "function_call", "value": '{"name": "look", "arguments": {"city": "Oslo"}}', "role": None},
-        {"from": None, "value": None, "tool_calls": [call("look", city="Oslo")], "weight": 1, "name": None},
-        {"tool_calls": [{"id": None, "type": None, **call("look", city="Oslo", unit=None)}], "tool_call_id": None},
-    ],
-    ids=["flat", "arguments as text", "calls as text", "older", "LLaMA-Factory's", "Parquet's", "Parquet's inside"],
-)
-def test_all_ways_to_write_a_call_are_one(encoders, given):
+@pytest.mark.parametrize(("given", "whose"), cases(__file__, "calls"))
+def test_all_ways_to_write_a_call_are_one(encoders, given, whose):
     usual = examples_of(encoders["qwen"], {"messages": [ASKED, CALLING]})
-    assert examples_of(encoders["qwen"], {"messages": [ASKED, assistant(None) | given]}) == usual
+    assert examples_of(encoders["qwen"], {"messages": [ASKED, assistant(None) | json.loads(given)]}) == usual
 
 
 def test_answers_of_weight_0_and_empty_ones_are_no_targets(encoders):
@@ -181,21 +164,10 @@ def test_answers_of_weight_0_and_empty_ones_are_no_targets(encoders):
         assert len(examples) == 1 and count.left_out.total() == 1
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"tool_calls": [None]},
-        {"tool_calls": "look"},
-        {"tool_calls": [{"function": {"arguments": {}}}]},
-        {"tool_calls": [call("\ud800")]},
-        {"thinking": ["a"]},
-        {"weight": 0.5},
-        {"weight": [1]},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("more", [more for (more,) in cases(__file__, "impossible")])
 def test_what_no_template_could_write_is_said(encoders, more):
-    refused(lambda: examples_of(encoders["qwen"], {"messages": [ASKED, assistant("x", **more)]}), "row 1")
+    answer = assistant("x", **json.loads(more))
+    refused(lambda: examples_of(encoders["qwen"], {"messages": [ASKED, answer]}), "row 1")
 
 
 def test_a_call_that_spells_special_tokens_is_left_out(encoders):

@@ -91,7 +91,7 @@ def make_trainer(folder: Path, checkpoint: Path, **keys: object) -> Iterator[Grp
 
 def train(trainer: GrpoTrainer) -> Iterator[Step]:
     for _ in range(NUM_STEPS):
-        trainer.train_step()
+        trainer.run_step()
         pairs = [(group.prompt, completion) for group in trainer.learned.groups for completion in group.completions]
         yield Step(
             [list(prompt.ids) for prompt, _ in pairs],

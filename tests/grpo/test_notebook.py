@@ -95,14 +95,10 @@ def test_an_interrupted_cell_leaves_a_run_that_resumes(notebook, chat_checkpoint
 
 
 def test_a_mistake_is_three_lines_without_a_key(notebook, chat_checkpoint):
-    """A wrong key, a reward that raises what it knows, and an error of the program itself."""
+    """A wrong key, and a reward that raises what it knows."""
     code = "import os\nos.environ['MY_API_KEY'] = 'sk-canary-0123'\n" + ten_lines(chat_checkpoint, steps=1)
     raising = code.replace("return [float(", "raise ValueError(os.environ['MY_API_KEY'])\n    return [float(")
-    wrong = {
-        "learning_rat": code.replace('"learning_rate"', '"learning_rat"'),
-        "[MY_API_KEY]": raising,
-        "ZeroDivisionError": f"import grpo.run.libraries as l\nl.configure = lambda config: 1 / 0\n{code}",
-    }
+    wrong = {"learning_rat": code.replace('"learning_rate"', '"learning_rat"'), "[MY_API_KEY]": raising}
     for word, cell in wrong.items():
         shown = execute(notebook, cell)
         assert shown["error"] == "UserError" and word in "".join(shown["traceback"]), shown

@@ -1,7 +1,7 @@
 """Which questions are trained on, and which are held out."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,7 +26,7 @@ from grpo.data.questions import (
     prepare_rewards,
 )
 from grpo.data.rows import Row, read_rows
-from rewards.registry import build_rewards
+from rewards.registry import Reward, build_rewards
 
 
 def configured(data, *keys):
@@ -37,6 +37,12 @@ def configured(data, *keys):
 @pytest.fixture()
 def data(tmp_path):
     return write_rows(tmp_path / "q.jsonl", [{"question": f"{i}?", "answer": str(i)} for i in range(10)])
+
+
+def load(data, rewards=(), *keys):
+    """Return the rows of a data set to train on, and how many were left out."""
+    config = configured(data, *keys)
+    return QuestionData(config).load(Questions.to_train(config), build_rewards(rewards, asdict(config)))
 
 
 def rows_of(config, questions):
@@ -68,15 +74,9 @@ def test_held_out_rows_are_the_last_and_are_not_trained_on(data, keys, trained, 
 def test_an_answer_that_no_text_equals_is_refused(tmp_path, answer):
     """SQuAD's and TriviaQA's, as the hub has them; a function of one's own may take what it likes."""
     data = write_rows(tmp_path / "q.jsonl", [{"question": "a?", "answer": "b"}, {"question": "a?", "answer": answer}])
+    refused(lambda: load(data, ["exact"]), "q.jsonl: row 2", "exact", "answer_field")
     config = configured(data)
-    (exact,) = build_rewards(["exact"], asdict(config))
-    refused(
-        lambda: QuestionData(config).load(Questions.to_train(config), [exact]),
-        "q.jsonl: row 2",
-        "exact",
-        "answer_field",
-    )
-    own = replace(exact, grade=None, function=lambda **columns: [], needs=("answer",))
+    own = Reward("own", function=lambda **columns: [], needs=("answer",))
     assert len(QuestionData(config).load(Questions.to_train(config), [own])[0]) == 2
 
 
@@ -102,9 +102,7 @@ def test_the_held_out_questions_may_be_another_split_of_the_same_data_set(tmp_pa
 
 
 def test_something_must_be_left_to_train_on_and_held_out_questions_have_one_source(data):
-    config = configured(data, "eval_size=10")
-    load = QuestionData(config).load
-    refused(lambda: load(Questions.to_train(config)), "no question is left", "lower eval_size", exit_code=PREFLIGHT)
+    refused(lambda: load(data, (), "eval_size=10"), "no question is left", "lower eval_size", exit_code=PREFLIGHT)
     both = ["eval_size=1", f"eval_dataset_id_or_path={data}"]
     refused(lambda: configured(data, *both), "set one of them", exit_code=CONFIG)
 
@@ -114,16 +112,14 @@ def test_rows_that_cannot_be_asked_or_graded_are_left_out_and_counted(tmp_path):
     empty = [{"question": "a", "answer": nothing} for nothing in (None, " ", [], [""], float("nan"))]
     rows = [{"question": "a", "answer": "b"}, *empty, {"question": "a", "answer": "b", "image": "cat.png"}]
     rows += [{"question": "a", "answer": None, "unanswerable": True}]
-    config = configured(write_rows(tmp_path / "q.jsonl", rows))
-    data, questions = QuestionData(config), Questions.to_train(config)
-    kept, count = data.load(questions, build_rewards(["exact"], asdict(config)))
+    data = write_rows(tmp_path / "q.jsonl", rows)
+    kept, count = load(data, ["exact"])
     assert [row.index for row in kept] == [0, 7]
     assert count.left_out == {"without an answer": 5, "with images, videos or audio": 1}
     assert "2 of 8 rows are used; left out: 5 without an answer" in str(count)
-    assert len(data.load(questions, build_rewards(["format"], asdict(config)))[0]) == 7
-    config = configured(write_rows(tmp_path / "q.jsonl", [{"question": "a", "answer": "b", "video": "cat.mp4"}]))
-    load = QuestionData(config).load
-    refused(lambda: load(Questions.to_train(config)), "no question is left", "1 with images, videos or audio")
+    assert len(load(data, ["format"])[0]) == 7
+    write_rows(data, [{"question": "a", "answer": "b", "video": "cat.mp4"}])
+    refused(lambda: load(data), "no question is left", "1 with images, videos or audio")
 
 
 PROSE = "First we note that 1 is a root of the polynomial, and divide by it."
@@ -133,18 +129,13 @@ def test_answers_that_are_sentences_are_counted_with_the_first_one(tmp_path):
     """For the reward math, which finds nothing equal to one: the run would say that every right answer is wrong."""
     answers = ["1", PROSE, f"{PROSE} \\boxed{{1}}", [PROSE], ["1", PROSE], f"{PROSE}\n#### 1", "12 square metres"]
     data = write_rows(tmp_path / "q.jsonl", [{"question": "a?", "solution": answer} for answer in answers])
-    for rewards, wanted in (("math", 2), ("[math,format]", 2), ("exact", 0)):
-        config = configured(data, f"reward_funcs={rewards}")
-        count = QuestionData(config).load(
-            Questions.to_train(config), build_rewards(config.reward_funcs, asdict(config))
-        )[1]
+    for rewards, wanted in ((["math"], 2), (["math", "format"], 2), (["exact"], 0)):
+        _, count = load(data, rewards)
         assert count.notes.total() == wanted and ("2 answers that are sentences" in str(count)) == bool(wanted)
         assert ("row 2" in str(count)) == bool(wanted) and count.left_out.total() == 0
     for name in ("final_answer", "expected_answer"):
         row = {"question": "a?", "solution": [PROSE], name: ["1,-1"]}
-        data = write_rows(tmp_path / f"{name}.jsonl", [row])
-        config = configured(data, "reward_funcs=math")
-        (read,), count = QuestionData(config).load(Questions.to_train(config), build_rewards(["math"], asdict(config)))
+        (read,), count = load(write_rows(tmp_path / f"{name}.jsonl", [row]), ["math"])
         assert read.columns["answer"] == ["1,-1"] and not count.notes
 
 
@@ -154,18 +145,15 @@ def test_bad_rows_are_counted_together_and_one_key_leaves_them_out(tmp_path):
     bad = [3, {"question": None}, {"question": []}, {"question": "a?", "answer": {"text": "b"}}, {}, "x", [1]]
     data = write_rows(tmp_path / "q.jsonl", [good, *bad, good, *bad[:1], {**good, "question": "last?"}])
 
-    def load(*keys):
-        config = configured(data, *keys)
-        return QuestionData(config).load(Questions.to_train(config), build_rewards(["exact"], asdict(config)))
-
     named = [f"row {number} " for number in (2, 3, 4, 5, 6)]
-    error = refused(load, "8 rows are bad", *named, "is not an object", "has no question", "exact", "skip_bad_rows")
+    said = "8 rows are bad", "is not an object", "has no question", "exact", "skip_bad_rows"
+    error = refused(lambda: load(data, ["exact"]), *said, *named)
     assert "row 7 " not in str(error)
-    rows, count = load("skip_bad_rows=true")
+    rows, count = load(data, ["exact"], "skip_bad_rows=true")
     assert [row.index for row in rows] == [0, 8, 10] and count.left_out.total() == 8
     assert "3 of 11 rows are used; left out: 8 bad, the first of which: " in str(count) and "row 2 " in str(count)
     write_rows(data, bad[1:])
-    refused(lambda: load("skip_bad_rows=true"), "no question is left", "6 bad")
+    refused(lambda: load(data, ["exact"], "skip_bad_rows=true"), "no question is left", "6 bad")
 
 
 DAMAGED = [r"\frac{1}{2}", r"\beta", r"\boxed{3}", r"\theta", r"3 \times 4", r"\text{cm}", r"\nu", r"a \neq b"]
@@ -178,8 +166,7 @@ def test_what_one_backslash_in_json_leaves_of_a_formula_is_named(tmp_path, text)
     good = "a?\tb\n\nwho\r\nthe rest\nit"
     for row in (f'{{"question": "a?", "answer": "{text}"}}', f'{{"question": "{text}", "answer": "b"}}'):
         (tmp_path / "q.jsonl").write_text(json.dumps({"question": good, "answer": "b"}) + "\n" + row)
-        config = configured(tmp_path / "q.jsonl")
-        rows, count = QuestionData(config).load(Questions.to_train(config))
+        rows, count = load(tmp_path / "q.jsonl")
         assert len(rows) == 2 and "1 rows with control characters" in str(count) and "row 2" in str(count)
     turns = [f'{{"role": "{role}", "content": "{text}"}}' for role in ("user", "assistant")]
     (tmp_path / "m.json").write_text(f'[{{"messages": [{", ".join(turns)}]}}]')
@@ -189,8 +176,7 @@ def test_what_one_backslash_in_json_leaves_of_a_formula_is_named(tmp_path, text)
 
 
 def test_the_best_answer_of_truthfulqa_may_be_missing(tmp_path):
-    config = configured(write_rows(tmp_path / "t.jsonl", [TRUTHFUL, {**TRUTHFUL, "Best Answer": None}]))
-    kept, count = QuestionData(config).load(Questions.to_train(config), build_rewards(["exact"], asdict(config)))
+    kept, count = load(write_rows(tmp_path / "t.jsonl", [TRUTHFUL, {**TRUTHFUL, "Best Answer": None}]), ["exact"])
     assert [row.index for row in kept] == [0] and count.left_out == {"without an answer": 1}
 
 
@@ -210,8 +196,7 @@ def test_the_seed_decides_the_order_of_choices(tmp_path):
     data = write_rows(tmp_path / "gpqa.jsonl", [GPQA] * 20)
 
     def letters(seed):
-        config = configured(data, f"seed={seed}")
-        return [row.columns["answer"] for row in QuestionData(config).load(Questions.to_train(config))[0]]
+        return [row.columns["answer"] for row in load(data, (), f"seed={seed}")[0]]
 
     assert letters(1) == letters(1) != letters(2)
 

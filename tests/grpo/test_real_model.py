@@ -187,4 +187,4 @@ def test_a_step_of_the_real_model_is_made_again_bit_for_bit(tmp_path, cache):
     assert found.start == 1 and found.num_same == found.num_recorded == 8 and not found.notes
     assert found.num_equal == found.num_compared >= 6
     assert found.look.norm > 0.01  # not the KL's alone, whose noise is that of a small difference
-    assert found.look.error < 3e-6 and sum(len(seen.tokens) for _, seen in found.shown) > 4
+    assert found.look.error < 3e-6 and sum(len(seen.tokens) for seen in found.look.shown) > 4

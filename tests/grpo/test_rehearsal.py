@@ -69,7 +69,10 @@ def test_a_small_step_is_scaled_by_its_tokens_and_leaves_no_trace(kind, config, 
         return times | {"time/train": sum(map(num_packed, made)) / 100}
 
     trainer.clock.result = result
+    monkeypatch.setattr(estimate.psutil, "getloadavg", lambda: (3.4, 1.0, 1.0))
+    monkeypatch.setattr(estimate.psutil, "cpu_count", lambda: 2 if kind == "stage 2" else 4)
     step = time_step(trainer)
+    assert ("a load of 3.4 on 2 cores" in step.measured) == (kind == "stage 2")
     assert sorted(tmp_path.rglob("*")) == before
     if kind == "stage 2":
         assert all(len(completion.ids) <= 8 for group in made for completion in group.completions)

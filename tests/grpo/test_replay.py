@@ -19,7 +19,7 @@ from grpo.replay.again import Remembered, replay
 from grpo.replay.parts import Gradient
 from grpo.run.diagnosis.record import Answer
 from grpo.train import train
-from rewards import own
+from rewards import own_names
 from rewards.scorer import Scorer
 
 LOGGED = {"logging_steps": 1, "save_steps": 2, "max_steps": 4}
@@ -46,13 +46,13 @@ def test_a_step_is_made_again_bit_for_bit_and_its_parts_add_up(tmp_path, chat_ch
     assert found.start == 2 and not found.notes and is_equal(found)
     assert found.look.error < (1e-12 if kind == "float64" else 1e-6) and found.look.norm > 0
     assert sum(seen.share for seen in found.look.answers) == pytest.approx(1, abs=1e-5)
-    for place, seen in found.shown:
-        assert sum(token.share for token in seen.tokens) == pytest.approx(seen.share, abs=1e-5)
-        assert [token.id for token in seen.tokens] == [seen.completion.ids[token.place] for token in seen.tokens]
+    for seen in found.look.shown:
+        assert sum(token["share"] for token in seen.tokens) == pytest.approx(seen.share, abs=1e-5)
+        assert [token["id"] for token in seen.tokens] in (seen.completion.ids, [])  # without a signal, none is trained
         left = seen.completion.text
-        for piece in found.pieces[place]:
-            left = left.removeprefix(piece)
-        assert not left and len(found.pieces[place]) == len(seen.completion.ids)
+        for token in seen.tokens:
+            left = left.removeprefix(token["text"])
+        assert not (left and seen.tokens)
 
 
 def test_micro_batches_are_those_of_the_run_whatever_memory_is_free(tmp_path, chat_checkpoint, monkeypatch):
@@ -76,9 +76,9 @@ def test_tools_are_called_again(tmp_path, monkeypatch):
     callers = [seen for seen in found.look.answers if seen.completion.calls]
     assert callers
     for seen in callers:
-        assert {token.place for token in seen.tokens} <= set(seen.completion.drawn())
+        assert {token["place"] for token in seen.tokens} <= set(seen.completion.drawn())
     file.write_text("def search(query):\n    return 'aa'\n")
-    monkeypatch.delitem(own._files, file.resolve())  # a new process would not have it
+    monkeypatch.delitem(own_names._files, file.resolve())  # a new process would not have it
     assert main([str(tmp_path / "run"), "4"]) == 1
 
 
@@ -168,24 +168,23 @@ def test_each_part_is_the_gradient_of_the_tokens_own_loss(tmp_path, chat_checkpo
     found = replay(tmp_path / "run", 2)
     whole = sum(wanted.values())
     assert found.look.norm == pytest.approx(float(whole.norm()), rel=1e-6)
-    assert len(found.shown) == 4
-    for answer, (_, seen) in enumerate(found.shown):
+    assert len(found.look.shown) == 4
+    for seen in found.look.shown:
         assert len(seen.tokens) == len(seen.completion.ids)
         for token in seen.tokens:
-            part = wanted[found.look.row, answer, token.place]
-            assert token.norm == pytest.approx(float(part.norm()), rel=1e-6)
-            assert token.share == pytest.approx(float(part @ whole / (whole @ whole)), rel=1e-5, abs=1e-9)
+            part = wanted[found.look.row, seen.number - 1, token["place"]]
+            assert token["norm"] == pytest.approx(float(part.norm()), rel=1e-6)
+            assert token["share"] == pytest.approx(float(part @ whole / (whole @ whole)), rel=1e-5, abs=1e-9)
 
 
 def test_norms_add_up_to_more_than_the_gradient_and_shares_to_all_of_it(tmp_path, chat_checkpoint):
     """Parts point in different directions; a share is the component along the whole, so shares add up as parts do."""
     run(tmp_path, chat_checkpoint, **LOGGED)
-    found = replay(tmp_path / "run", 1)
-    tokens = [token for _, seen in found.shown for token in seen.tokens]
-    assert sum(token.norm for token in tokens) > sum(seen.norm for _, seen in found.shown) > found.look.norm / 4
-    assert sum(seen.norm for seen in found.look.answers) > 1.5 * found.look.norm
-    assert sum(seen.share for seen in found.look.answers) == pytest.approx(1, abs=1e-5)
-    assert min(token.share for token in tokens) < 0  # it pulls against the others
+    look = replay(tmp_path / "run", 1).look
+    tokens = [token for seen in look.shown for token in seen.tokens]
+    assert sum(token["norm"] for token in tokens) > sum(seen.norm for seen in look.shown) > look.norm / 4
+    assert sum(seen.norm for seen in look.answers) > 1.5 * look.norm
+    assert min(token["share"] for token in tokens) < 0  # it pulls against the others
 
 
 def test_what_is_not_there_is_not_shown_as_0(tmp_path, chat_checkpoint):
@@ -197,23 +196,20 @@ def test_what_is_not_there_is_not_shown_as_0(tmp_path, chat_checkpoint):
     lines = [*lines_of(as_json(silent))]
     assert lines.count("nothing of it is trained") == 4 and not any(line.startswith("      token") for line in lines)
     assert silent.look.norm == 0 and is_equal(silent, 4)
-    assert all(token.kl is None for _, seen in found.shown for token in seen.tokens)
-    assert any(
-        " –" in line and "0.0e+00" not in line
-        for line in lines_of(as_json(found))
-        if line.startswith(("   1↑", "   1↓"))
-    )
+    assert all(token["kl"] is None for seen in found.look.shown for token in seen.tokens)
+    tokens = [line for line in lines_of(as_json(found)) if line.startswith(("   1↑", "   1↓"))]
+    assert any(" –" in line and "0.0e+00" not in line for line in tokens)
 
 
 def test_the_part_of_a_clipped_token(tmp_path, chat_checkpoint):
     run(tmp_path, chat_checkpoint, beta=0.0, num_iterations=2, epsilon=1e-2, **LOGGED)
     found = replay(tmp_path / "run", 2)
-    tokens = [token for _, seen in found.shown for token in seen.tokens if token.advantage]
-    clipped = {kind: [token for token in tokens if token.clipped == kind] for kind in ("", "low", "high")}
+    tokens = [token for seen in found.look.shown for token in seen.tokens if token["advantage"]]
+    clipped = {kind: [token for token in tokens if token["clipped"] == kind] for kind in ("", "low", "high")}
     assert all(len(of_kind) > 2 for of_kind in clipped.values())
-    assert all(token.norm == token.share == token.slope == 0 for token in clipped["low"] + clipped["high"])
-    assert all(token.ratio < 0.99 and token.advantage < 0 for token in clipped["low"])
-    assert all(token.norm > 0 for token in clipped[""])
+    assert all(token["norm"] == token["share"] == token["slope"] == 0 for token in clipped["low"] + clipped["high"])
+    assert all(token["ratio"] < 0.99 and token["advantage"] < 0 for token in clipped["low"])
+    assert all(token["norm"] > 0 for token in clipped[""])
 
 
 def test_what_differs_is_told_and_ends_in_exit_code_1(tmp_path, chat_checkpoint, capsys):
@@ -230,15 +226,8 @@ def test_what_differs_is_told_and_ends_in_exit_code_1(tmp_path, chat_checkpoint,
     told = capsys.readouterr().out
     assert "15 of 16 recorded answers" in told and "answer 2: from token 3 on it was" in told
     lines[5]["ids"][2] -= 1
-    changes = {
-        "reward": 5.0,
-        "advantage": 0.5,
-        "prompt": "another",
-        "question": "w",
-        "answer": "w",
-        "finish_reason": "w",
-    }
-    changes |= {"num_tokens": 1, "title": "w", "rewards": {"another": 1.0}, "more": 1}
+    names = "reward advantage prompt question answer finish_reason num_tokens title rewards more".split()
+    changes = dict.fromkeys(names, 5.0) | {"rewards": {"another": 1.0}}
     changed = [line | {name: value} for line, (name, value) in zip(lines, changes.items(), strict=False)]
     write_rows(folder / "completions" / "step-000004.jsonl", changed + lines[len(changed) :])
     assert main([str(folder), "4"]) == 1
@@ -272,16 +261,6 @@ def test_grades_are_those_of_the_run_and_others_are_asked_for(tmp_path, chat_che
     found = replay(folder, 4)
     assert {seen.completion.reward for seen in found.look.answers} == {7.0}
     assert found.num_recorded == 0 and any("graded again" in note for note in found.notes)
-
-
-def test_with_credit_to_the_answer_the_tokens_before_it_have_no_advantage(tmp_path, chat_checkpoint, monkeypatch):
-    monkeypatch.setattr("grpo.algorithm.credit.answer_start", lambda *_: 3)
-    run(tmp_path, chat_checkpoint, credit="answer", **LOGGED)
-    found = replay(tmp_path / "run", 3)
-    assert is_equal(found)
-    for _, seen in found.shown:
-        advantages = [token.advantage for token in seen.tokens if token.place < 3]
-        assert not any(advantages) and all(token.advantage for token in seen.tokens if token.place >= 3)
 
 
 def test_it_fits_the_terminal_and_is_told_as_json(tmp_path, chat_checkpoint, capsys):

@@ -181,15 +181,6 @@ def advance(*groups, ranks=None, weights=None, **keys):
     return shift
 
 
-@pytest.mark.parametrize(("scale", "divisor"), [("group", math.sqrt(2) + 1e-4), ("none", 1.0)])
-def test_advantages_of_a_group(scale, divisor):
-    """Rewards 0 and 2, 1 and 3: deviations -1 and 1, standard deviation sqrt(2)."""
-    groups, ranks = [make_group((1,), [5], [6], reward=reward) for reward in ([0.0, 2.0], [1.0, 3.0])], replicas()
-    advance(*groups, ranks=ranks, scale_rewards=scale)
-    wanted = pytest.approx([-1 / divisor, 1 / divisor], abs=1e-12)
-    assert [of_each(group, "advantage") for group in groups] == [wanted] * 2 and ranks.gathered == []
-
-
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_advantages_over_the_batch_of_all_ranks(rank):
     """Rewards 0 2 | 4 6 here, and 1 1 | 3 3 5 on the others: all have mean 25/9. Each group keeps its own mean. The
@@ -209,24 +200,6 @@ def test_a_rank_without_any_group_takes_part(scale):
     ranks = replicas()
     advance(ranks=ranks, scale_rewards=scale)
     assert ranks.gathered == ([[]] if scale == "batch" else [])
-
-
-def test_declining_earns_what_the_answers_beside_it_earn():
-    """By hand: the first group declines once beside 1 and -1, the second twice beside 1: (0 + 2) / (2 + 2) more. 3 of 6
-    decline, and 0.4 should. What is logged as the reward does not move."""
-    outcomes = ["refused", "correct", "wrong"], ["refused", "refused", "correct"]
-    rewards = [0.0, 1.0, -1.0], [0.0, 0.0, 1.0]
-    groups = [make_group((1,), [5], [6], [7], reward=values) for values in rewards]
-    for group, names in zip(groups, outcomes, strict=True):
-        for completion, name in zip(group.completions, names, strict=True):
-            completion.scores = {"abstention": Score(0.0, "", name)}
-    found = advance(*groups, scale_rewards="none", refusal_target=0.4)
-    first, second = groups
-    shift = 2 / 4 + math.log(0.4 / 0.6)
-    assert found == pytest.approx(shift)
-    assert of_each(first, "advantage") == pytest.approx([shift * 2 / 3, 1 - shift / 3, -1 - shift / 3])
-    assert of_each(second, "advantage")[0] == pytest.approx(shift - (2 * shift + 1) / 3)
-    assert [of_each(group, "reward") for group in groups] == list(rewards)
 
 
 def scored(**values):
@@ -252,12 +225,6 @@ def test_rewards_normalized_one_by_one():
     assert of_each(first, "advantage") == pytest.approx([sum_ / divisor, -sum_ / divisor], abs=1e-12)
     assert of_each(second, "advantage") == [0, 0]
     assert ranks.gathered == [pytest.approx([sum_, -sum_, 0, 0])]
-
-
-def test_an_unscorable_completion_has_no_advantage():
-    group = make_group((1,), [5], [6], [7], reward=[0.0, 2.0, None])
-    advance(group, scale_rewards="none")
-    assert of_each(group, "advantage") == [-1, 1, 0.0]
 
 
 def test_a_reward_that_does_not_apply_to_a_prompt_leaves_the_others_to_decide():

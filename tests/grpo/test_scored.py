@@ -9,7 +9,7 @@ from test_train import completions, run
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.loss_weights import set_loss_weights, set_trained
 from grpo.algorithm.optimizer import Optimizer
-from grpo.algorithm.packing import pack_batch, split_into_micro_batches
+from grpo.algorithm.packing import split_into_micro_batches
 from grpo.algorithm.schema import Sentence, Settings, completions_of
 from grpo.algorithm.step import Grpo, Learned
 from grpo.config.options import TrainConfig
@@ -102,13 +102,6 @@ def test_which_tokens_are_scored(keys, wanted):
     (parts,) = split_into_micro_batches(groups, 1000)
     kept = [completion for part in parts for completion in part.completions]
     assert kept == [c for c, number in zip(members, wanted, strict=True) if number and c.loss_weight]
-    batch = pack_batch(parts)
-    assert batch.targets_C.tolist() == [c.ids[place] for c in kept for place in c.trained()]
-    rows = [(part.group.prompt.ids, c) for part in parts for c in part.completions]
-    before = [(*prompt, *c.ids)[len(prompt) + place - 1] for prompt, c in rows for place in c.trained()]
-    assert batch.ids_T[batch.source_C].tolist() == before
-    lengths = {len(value) for name, value in vars(batch).items() if name.endswith("_C") and value is not None}
-    assert lengths == {sum(len(completion.trained()) for completion in kept)}
 
 
 def test_a_step_that_teaches_nothing_computes_nothing_and_says_so(tmp_path, chat_checkpoint, monkeypatch):

@@ -215,7 +215,7 @@ def test_two_ranks_with_the_same_examples_have_the_loss_of_one(tmp_path, chat_ch
             trainer.replicas.sum = lambda values, world=world: [world * value for value in values]
             trainer.replicas.gather_lists = lambda values, world=world: world * values
             trainer.optimizer.flat.sum_grad = lambda world=world, grad=trainer.optimizer.flat.grad: grad.mul_(world)
-            trainer.train_step()
+            trainer.run_step()
             found.append(trainer.summarise_step())
     one, two = found
     assert two["tokens"] == 2 * one["tokens"]

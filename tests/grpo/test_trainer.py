@@ -167,7 +167,7 @@ def test_length_and_shares_of_a_run_are_those_of_all_ranks(tmp_path, chat_checkp
     config, notices = configured(tmp_path, chat_checkpoint, **SMALL | keys)
     with Run(config, notices, twins()) as held:
         trainer = GrpoTrainer(config, held)
-        trainer.train_step()
+        trainer.run_step()
         found, groups = trainer.summarise_step()
         trainer.rollout.scorer.close()
     assert trainer.total_steps == 8 and len(groups) == 4 and found["sampling/kept_frac"] == 1.0

@@ -1,7 +1,6 @@
 """Walk what a user can do, command by command, and say which of it works.
 
     python -m tests.journeys [WORD ...]            walk the journeys whose line contains a word
-    python -m tests.journeys --inventory           print what can be typed or read: keys, rewards, metrics, options
 
 journeys.txt beside this file has one line for each: its exit code, the command, and after `⇒` the files that are there
 afterwards or the words that are printed. `$W` is a folder for all of them, walked from top to bottom.
@@ -13,16 +12,11 @@ import re
 import subprocess
 import sys
 import tempfile
-from dataclasses import fields
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-COMMANDS = """
-    grpo.train grpo.sft grpo.evaluate grpo.export grpo.generate grpo.doctor grpo.explain grpo.report grpo.replay
-    rewards.score rewards.audit knowledge.build knowledge.search knowledge.verify
-""".split()
 
 
 def walk(line: str, folder: str) -> str:
@@ -40,28 +34,10 @@ def walk(line: str, folder: str) -> str:
     return "; ".join(wrong + [f"lacks {part!r}" for part in missing] + [done.stdout[-600:]]) if wrong or missing else ""
 
 
-def inventory() -> None:
-    """Print every key, reward and metric, and the options of every command."""
-    from grpo.config.options import SftConfig, TrainConfig
-    from grpo.run.diagnosis.glossary import GLOSSARY
-    from rewards.registry import BUILT_IN
-
-    for kind in (TrainConfig, SftConfig):
-        print(*sorted(f"{kind.__name__}.{field.name}" for field in fields(kind)), sep="\n")
-    print(*(f"reward {name}" for name in BUILT_IN), *(f"metric {name}" for name in GLOSSARY), sep="\n")
-    for module in COMMANDS:
-        done = subprocess.run([sys.executable, "-m", module, "-h"], cwd=ROOT, capture_output=True, text=True)
-        options = sorted(set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", done.stdout)))
-        print(*(f"{module} {option}" for option in options), sep="\n")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*")
-    parser.add_argument("--inventory", action="store_true")
     arguments = parser.parse_args()
-    if arguments.inventory:
-        return inventory()
     from making import write_chat_checkpoint
 
     lines = (HERE / "journeys.txt").read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""The kernels in C, against float64; when they are used; and a generation with and without them."""
+"""The kernels in C, against float64 (reference.py); when they are used; and a generation with and without them."""
 
 import ctypes
 import os
@@ -8,9 +8,8 @@ import subprocess
 import pytest
 import torch
 from grpo.kernels.cpu import LANES, PANEL, SOURCE, CpuKernels, _is_mine
-from grpo.kernels.reference import decode_attention as slow_attention
-from grpo.kernels.reference import rotate as slow_rotate
-from test_decode_attention import problem
+from test_decode_attention import SHAPES, assert_equals_twin, problem
+from test_layers import assert_rotates_into_cache
 
 from bench.models import build_of, random_decoder
 from grpo.engine.device import kernel_choice, ops
@@ -67,33 +66,16 @@ def test_a_row_is_the_same_in_any_company_and_on_any_number_of_threads(kernels):
 
 
 @needs_them
-@pytest.mark.parametrize(("heads", "kv_heads", "width"), [(4, 2, 16), (7, 1, 64), (12, 2, 128), (3, 3, 8), (20, 1, 24)])
+@pytest.mark.parametrize(("heads", "kv_heads", "width"), SHAPES)
 def test_attention_equals_the_twin_and_reads_no_further(kernels, heads, kv_heads, width):
-    """Beyond a row's length the cache holds NaN. Scores of ±1e4 as well: the largest is subtracted first."""
-    q, k, v, lengths = problem(heads, kv_heads, width, LENGTHS)
-    for factor, tolerance in ((1, 2e-6), (1e4, 1e-2)):
-        wanted = slow_attention(q * factor, k.nan_to_num(), v.nan_to_num(), lengths)
-        assert (kernels.decode_attention(q * factor, k, v, lengths) - wanted).abs().max() <= tolerance
+    """Beyond a row's length the cache holds NaN."""
+    assert_equals_twin(kernels.decode_attention, *problem(heads, kv_heads, width, LENGTHS))
 
 
 @needs_them
 @pytest.mark.parametrize("width", [8, 64, 96])
 def test_rotation_writes_one_place_of_each_row(kernels, width):
-    """q, k and v are parts of one product, as they come."""
-    B, H, K, S = 5, 6, 2, 20
-    q, k, v = torch.randn(B, (H + 2 * K) * width).split([H * width, K * width, K * width], dim=1)
-    q, k, v = (part.unflatten(1, (-1, width)) for part in (q, k, v))
-    angle = torch.randn(B, 1, width // 2).repeat(1, 1, 2)
-    cos, sin = angle.cos(), angle.sin()
-    cache = torch.full((2, B + 1, K, S + 3, width), float("nan"))
-    k_BKSE, v_BKSE = cache[:, :B, :, :S]
-    position = torch.tensor([0, 19, 7, 3, 3])
-    found = kernels.rotate_into_cache(q, k, v, cos, sin, k_BKSE, v_BKSE, position)
-    rows = torch.arange(B)
-    assert (found - slow_rotate(q, cos, sin)).abs().max() <= 1e-6
-    assert (k_BKSE[rows, :, position] - slow_rotate(k, cos, sin)).abs().max() <= 1e-6
-    assert torch.equal(v_BKSE[rows, :, position], v)
-    assert cache.isnan().sum() == cache.numel() - 2 * B * K * width
+    assert_rotates_into_cache(kernels.rotate_into_cache, 6, 2, width)
 
 
 @needs_them
@@ -110,9 +92,7 @@ def test_it_is_compiled_once(tmp_path, monkeypatch):
     for size in (0, 1000, len(whole) - 1):
         kept.unlink()  # this process still holds the old one
         kept.write_bytes(whole[:size])
-        found = CpuKernels(tmp_path / "kept")
-        assert commands and kept.read_bytes() == whole
-        assert torch.equal(found.product(torch.ones(1, 2), found.pack(torch.ones(3, 2))), torch.full((1, 3), 2.0))
+        assert CpuKernels(tmp_path / "kept").attends(LANES) and commands and kept.read_bytes() == whole
         commands.clear()
     changed = tmp_path / "changed.c"
     changed.write_text(SOURCE.read_text() + "\n")
@@ -156,7 +136,7 @@ def test_a_folder_that_cannot_be_written_costs_a_compilation(tmp_path):
 @needs_them
 def test_arguments_that_would_damage_memory_are_refused(kernels):
     packed = kernels.pack(torch.ones(30, 40))
-    for x in (torch.ones(3, 39), torch.ones(2, 3, 40), torch.ones(3, 40).double(), torch.ones(3, 40).bfloat16()):
+    for x in (torch.ones(3, 39), torch.ones(2, 3, 40), torch.ones(3, 40).double()):
         with pytest.raises(AssertionError):
             kernels.product(x, packed)
     q, k, v, lengths = problem(4, 2, 16, [3, 5])
@@ -164,7 +144,6 @@ def test_arguments_that_would_damage_memory_are_refused(kernels):
         (q, k, v, lengths.int()),
         (q.double(), k, v, lengths),
         (q, k.mT, v.mT, lengths),
-        (q.mT, k, v, lengths),
     ):
         with pytest.raises(AssertionError):
             kernels.decode_attention(*wrong)
@@ -176,10 +155,6 @@ def test_long_sums_are_exact_enough(kernels):
     x_TI, weight_OI = torch.rand(2, 20_000), torch.rand(30, 20_000)
     wanted = x_TI.double() @ weight_OI.double().T
     assert ((kernels.product(x_TI, kernels.pack(weight_OI)) - wanted) / wanted).abs().max() <= 1e-6
-    q, k, v, lengths = problem(2, 1, 8, [8000], positions=8000)
-    q, k, v = q * 0, k.abs() + 1, v.abs() + 1
-    wanted = slow_attention(q, k.nan_to_num(), v.nan_to_num(), lengths)
-    assert (kernels.decode_attention(q, k, v, lengths) / wanted - 1).abs().max() <= 3e-6
 
 
 @needs_them
@@ -190,13 +165,6 @@ def test_what_is_not_finite_stays_so(kernels, broken):
     weight_OI[7, 3] = broken
     finite = kernels.product(x_TI, kernels.pack(weight_OI)).isfinite()
     assert not finite[:, 7].any() and finite.sum() == 5 * 29
-    q, k, v, lengths = problem(4, 2, 16, [9, 9])
-    for number, place in ((0, (1, 2, 0)), (1, (1, 1, 4, 0)), (2, (1, 1, 4, 0))):
-        inputs = [q.clone(), k.clone(), v.clone()]
-        inputs[number][place] = broken
-        ours = kernels.decode_attention(*inputs, lengths).isfinite()
-        theirs = slow_attention(*inputs, lengths).isfinite()
-        assert ours[0].all() and not (ours & ~theirs).any() and not (number == 0 and ours[1, 2].any())
 
 
 @pytest.fixture

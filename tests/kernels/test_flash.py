@@ -33,43 +33,40 @@ def visible(q_rows, k_rows, causal):
     )
 
 
+def spread(x_TKE, rows, num_heads):
+    """These rows, with each key or value of a group for every query of it."""
+    return x_TKE[rows].repeat_interleave(num_heads // x_TKE.shape[1], 1)
+
+
 def scores(q_THE, k_TKE, q_rows, k_rows, causal):
-    k_THE = k_TKE[k_rows].repeat_interleave(q_THE.shape[1] // k_TKE.shape[1], 1)
-    found_HTT = torch.einsum("qhe,khe->hqk", q_THE[q_rows], k_THE) / math.sqrt(q_THE.shape[2])
-    return found_HTT.masked_fill(~visible(q_rows, k_rows, causal), float("-inf"))
+    found_HTT = torch.einsum("qhe,khe->hqk", q_THE[q_rows], spread(k_TKE, k_rows, q_THE.shape[1]))
+    return (found_HTT / math.sqrt(q_THE.shape[2])).masked_fill(~visible(q_rows, k_rows, causal), float("-inf"))
 
 
 def plain_forward(q, k, v, q_starts, k_starts, max_q, max_k, dropout, causal, debug):
     assert dropout == 0 and not debug and q_starts.dtype == k_starts.dtype == torch.int32
-    assert (
-        max(s.stop - s.start for s in spans(q_starts)) == max_q
-        and max(s.stop - s.start for s in spans(k_starts)) == max_k
-    )
+    assert [max(s.stop - s.start for s in spans(starts)) for starts in (q_starts, k_starts)] == [max_q, max_k]
     exact = torch.promote_types(q.dtype, torch.float32)
     out, lse = torch.empty_like(q), torch.empty(q.shape[1], q.shape[0], dtype=exact)
     for q_rows, k_rows in zip(spans(q_starts), spans(k_starts), strict=True):
         s_HTT = scores(q, k, q_rows, k_rows, causal)
         lse[:, q_rows] = s_HTT.logsumexp(-1)
-        out[q_rows] = torch.einsum(
-            "hqk,khe->qhe", s_HTT.softmax(-1), v[k_rows].repeat_interleave(q.shape[1] // v.shape[1], 1)
-        )
+        out[q_rows] = torch.einsum("hqk,khe->qhe", s_HTT.softmax(-1), spread(v, k_rows, q.shape[1]))
     return out, lse, torch.zeros(2, dtype=torch.uint64), torch.zeros((), dtype=torch.uint64), torch.empty(0)
 
 
 def plain_backward(dout, q, k, v, out, lse, q_starts, k_starts, max_q, max_k, dropout, causal, state, unused):
     """From the probabilities exp(score - lse) and the row sums of dout out, as FlashAttention's own backward pass has
-    it."""
+    it: both may be those of more keys."""
     assert all(x.is_contiguous() for x in (dout, lse)) and state.dtype == torch.uint64
-    dq, dk, dv, group = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v), q.shape[1] // k.shape[1]
-    for q_rows, k_rows in zip(spans(q_starts), spans(k_starts), strict=True):
-        p_HTT = (scores(q, k, q_rows, k_rows, causal) - lse[:, q_rows, None]).exp()
-        k_THE, v_THE = (x[k_rows].repeat_interleave(group, 1) for x in (k, v))
-        dp_HTT = torch.einsum("qhe,khe->hqk", dout[q_rows], v_THE) - (dout * out)[q_rows].sum(-1).T[:, :, None]
-        ds_HTT = p_HTT * dp_HTT / math.sqrt(q.shape[2])
-        dq[q_rows] = torch.einsum("hqk,khe->qhe", ds_HTT, k_THE)
-        dk[k_rows] = torch.einsum("hqk,qhe->khe", ds_HTT, q[q_rows]).unflatten(1, (-1, group)).sum(2)
-        dv[k_rows] = torch.einsum("hqk,qhe->khe", p_HTT, dout[q_rows]).unflatten(1, (-1, group)).sum(2)
-    return dq, dk, dv
+    q, k, v = leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    total = torch.zeros(())
+    with torch.enable_grad():
+        for q_rows, k_rows in zip(spans(q_starts), spans(k_starts), strict=True):
+            p_HTT = (scores(q, k, q_rows, k_rows, causal) - lse[:, q_rows, None]).exp()
+            dp_HTT = torch.einsum("qhe,khe->hqk", dout[q_rows], spread(v, k_rows, q.shape[1]))
+            total = total + (p_HTT * (dp_HTT - (dout * out)[q_rows].sum(-1).T[:, :, None])).sum()
+    return torch.autograd.grad(total, leaves)
 
 
 def inputs(layout, heads=4, kv_heads=2, width=8, dtype=torch.float64, device="cpu"):
@@ -108,7 +105,7 @@ def test_equals_the_padded_attention_with_gradients(name, merge, sizes, dtype, b
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_merge_is_the_attention_over_all_keys(device, dtype, bf16_step):
-    """Also where one part outweighs the other by e^100. Tokens that are not named stay as they are."""
+    """Also where one part outweighs the other by e^100."""
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(5, 9, 8, generator=generator, dtype=torch.float64) * 2  # heads, tokens, keys
     scores[:, 0, 3:] += 100
@@ -123,14 +120,11 @@ def test_a_merge_is_the_attention_over_all_keys(device, dtype, bf16_step):
         x.float().to(device).contiguous()
         for x in (scores[..., :3].logsumexp(-1), scores[..., 3:].logsumexp(-1)[:, tokens])
     )
-    untouched = out.clone(), lse.clone()
     merge_attention(out, lse, part, part_lse, tokens.to(device))
     wanted = (scores.softmax(-1) @ values).transpose(0, 1)[tokens]
     bound = 1e-6 if dtype == torch.float32 else 2 * bf16_step
     assert (out[tokens].cpu().double() - wanted).norm() <= bound * wanted.norm()
     assert torch.allclose(lse[:, tokens].cpu().double(), scores.logsumexp(-1)[:, tokens], rtol=1e-6)
-    others = [1, 2, 4, 6, 7]
-    assert torch.equal(out[others], untouched[0][others]) and torch.equal(lse[:, others], untouched[1][:, others])
 
 
 @pytest.mark.gpu
@@ -139,7 +133,8 @@ def test_a_merge_is_the_attention_over_all_keys(device, dtype, bf16_step):
 def test_torchs_operations_on_a_gpu(name, heads, kv_heads, width):
     layout = Layout.of(*((17 * prompt, tuple(31 * n for n in completions)) for prompt, completions in LAYOUTS[name]))
     tensors = inputs(layout, heads, kv_heads, width, torch.bfloat16, "cuda")
-    ours = run(FlashPackedAttention(layout, "cuda"), tensors)
+    ours, again = (run(FlashPackedAttention(layout, "cuda"), tensors) for _ in range(2))
+    assert all(map(torch.equal, ours, again))
     exact = run(PackedAttention(layout, torch.float64, "cuda"), [x.detach().double().requires_grad_() for x in tensors])
     padded = run(PackedAttention(layout, torch.bfloat16, "cuda"), tensors)
     for mine, theirs, wanted in zip(ours, padded, exact, strict=True):
@@ -157,15 +152,6 @@ def test_the_backward_pass_is_demanded_to_repeat_where_others_are_only_warned():
 
     run(FlashPackedAttention(layout, "cpu", plain_forward, backward), inputs(layout))
     assert seen == [False, False] and torch.is_deterministic_algorithms_warn_only_enabled()
-
-
-@pytest.mark.gpu
-def test_the_same_bits_twice_on_a_gpu():
-    layout = Layout.of((300, (700, 20, 512)), (64, (900,)))
-    one, other = (
-        run(FlashPackedAttention(layout, "cuda"), inputs(layout, 28, 4, 128, torch.bfloat16, "cuda")) for _ in range(2)
-    )
-    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 def test_with_the_kernels_less_is_kept_and_memory_counts_it(switch_kernels_on, tmp_path):

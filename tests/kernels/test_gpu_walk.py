@@ -30,24 +30,12 @@ def test_each_phase_launches_what_the_table_says(name, phase):
     assert row(CASES[name], phase) == TABLE[name][phase]
 
 
-def test_a_step_of_decoding_is_as_short_as_it_was_counted():
-    """16 launches a layer with r = 256, where gate and up are products of their own. 14 where x Aᵀ is small: then its
-    kernel copies what comes from attention, too."""
-    assert TABLE["7b r=256"]["decode"]["launches"] == [16, 19]
-    for small in ("7b r=64", "1.5b r=64", "1.5b r=16"):
-        assert TABLE[small]["decode"]["launches"] == [14, 19]
-    assert TABLE["7b r=256"]["decode"]["MB"]["weights"] == 517.0
-
-
 @pytest.mark.parametrize("waits", [
     lambda x: x[0].item(),
-    lambda x: x.tolist(),
     lambda x: bool((x > 0).any()),
-    lambda x: x.nonzero(),
     lambda x: x[x > 0],
     lambda x: x.cpu(),
     lambda x: x + torch.ones(3),
-    lambda x: x[torch.tensor([0, 2])],
     lambda x: swiglu(x[None], torch.ones(1, 3)),
     lambda x: swiglu(*torch.empty(2, 1, 2**26 + 1, device="meta")),
 ])  # fmt: skip
@@ -72,7 +60,7 @@ def test_a_walk_counts_the_bytes_that_live():
         assert (walk.live, walk.peak) == (720, 720)
         del x
         assert walk.live == 320
-        walk.begin(torch.nn.Linear(1, 1))
+        walk.begin()
         y.add_(torch.ones(80, device="meta").view(8, 10))
         del y
         assert (walk.live, walk.peak) == (0, 640)
@@ -80,11 +68,9 @@ def test_a_walk_counts_the_bytes_that_live():
 
 MEMORY = {  # a model, and the GB of its device
     "7b r=256": (CASES["7b r=256"], 84.9),
-    "7b r=256, 40 GB": (CASES["7b r=256"], 40.0),
     "7b r=256 int8": (CASES["7b r=256 int8"], 40.0),
     "7b r=256 nf4": (CASES["7b r=256 nf4"], 24.0),
     "7b r=64, 2 shards": (CASES["7b r=64, 2 shards"], 40.0),
-    "1.5b r=64": (CASES["1.5b r=64"], 24.0),
     "1.5b r=64, attention": (Case("1.5b", 64, ALL_PROJECTIONS[:4]), 24.0),
     "1.5b r=64, values and gates": (Case("1.5b", 64, ("v_proj", "gate_proj")), 24.0),
 }
@@ -110,7 +96,7 @@ def test_what_lives_is_what_was_planned(name):
         batch, model.recompute = micro_batch(), plan.budget.recompute
         tokens, num_layers = batch.layout.num_tokens, model.config.num_layers
         model._cos_sin()
-        walk.begin(model)
+        walk.begin()
         before = walk.live
         logp_C, _ = batch_logprobs(model, batch, POLICY, 1.0, plan.budget.chunk)
         kept = (walk.live - before) / tokens

@@ -76,15 +76,6 @@ def test_rows_that_are_not_finite_have_the_plain_token_and_no_finite_log_prob(de
     assert logps.isfinite().tolist() == wanted_logps.isfinite().tolist() == [False, True]
 
 
-@pytest.mark.parametrize("kept", [0, PIECE - 1, PIECE, 2 * PIECE + 76], ids=str)
-def test_what_has_no_probability_is_never_drawn(device, kept):
-    """All logits but one are -inf: whole pieces are empty."""
-    logits, seeds, positions = rows(2 * PIECE + 77, device=device)
-    logits[:, :kept], logits[:, kept + 1 :] = float("-inf"), float("-inf")
-    ids, logps = drawn(logits, seeds, positions, 1.0)
-    assert (ids == kept).all() and (logps == 0).all()
-
-
 @triton.jit
 def _first_of(passed, possible, out, size: tl.constexpr):
     index = tl.arange(0, size)

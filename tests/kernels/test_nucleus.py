@@ -1,6 +1,5 @@
 """The thresholds of top-k and top-p against the twin's and the plain path's, and draws within them."""
 
-import numpy as np
 import pytest
 import torch
 from grpo.kernels.inverse_cdf import PIECE
@@ -77,17 +76,6 @@ def test_as_many_are_kept_as_top_k_says(device):
         least, cut = thresholds(logits, 1.0, top_k, 1.0)
         assert int((logits >= least[:, None]).sum()) == top_k
         assert int((logits.log_softmax(-1) >= cut[:, None]).sum()) == top_k
-
-
-@pytest.mark.parametrize(("top_k", "top_p"), [(0, 0.9), (5, 1.0)])
-def test_rows_that_are_not_finite_have_no_finite_threshold(device, top_k, top_p):
-    """They leave the other rows alone. What is drawn from them: test_inverse_cdf.py."""
-    logits = rows(PIECE + 50, 4, device=device)
-    wanted = thresholds(logits[3:], 0.8, top_k, top_p)
-    logits[0], logits[1, 7], logits[2, PIECE + 3] = float("-inf"), float("inf"), float("nan")
-    with np.errstate(all="ignore"):
-        least, cut = thresholds(logits, 0.8, top_k, top_p)
-    assert not least[:3].isfinite().any() and torch.equal(least[3:], wanted[0]) and torch.equal(cut[3:], wanted[1])
 
 
 def test_cut_tokens_in_the_sampling_path(device, switch_kernels_on):

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import compile_table
 import pytest
 import triton
 
@@ -21,11 +20,13 @@ SCALARS = 3  # loads of one number per program: a target, a cut, a length
 SPILLS = {  # instructions that a version of Triton spills: see kernels/README.md
     ("3.5", "decode_attention._stretches"): 3,
     ("3.6", "log_softmax_rows._rows"): 2,
+    ("3.9", "quantised_linear._tile"): 4,
 }
 NARROW = {  # also what the launch before found out, and the scales and biases of a tile
     "nucleus._sum_digits": 6,
     "nucleus._gap": 5,
     "quantised_linear._tile": 6,
+    "rotary._heads": 4,  # of keys, which have few heads
 }
 
 
@@ -83,14 +84,3 @@ def test_tensor_cores_and_asynchronous_copies(compiled):
             assert kernel["mma"] >= 16 and kernel["async"] >= 16, kernel
         if kernel["kernel"] == "log_softmax_rows._rows":
             assert kernel["async"] >= 12, kernel
-
-
-@pytest.mark.parametrize("arguments", [[], ["-h"], ["no_such_folder"]], ids=str)
-def test_the_table_of_registers_stays_unless_every_folder_holds_triton(monkeypatch, arguments):
-    written = []
-    monkeypatch.setattr(compile_table, "compiled", lambda folder: ("", []))
-    monkeypatch.setattr(compile_table, "replace_block", lambda *block: written.append(block))
-    monkeypatch.setattr(sys, "argv", ["", *arguments])
-    with pytest.raises(SystemExit, match="FOLDER"):
-        compile_table.main()
-    assert not written

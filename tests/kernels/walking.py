@@ -1,7 +1,7 @@
 """Walk the path of a GPU without a GPU: its own code runs on meta tensors, which have shapes and no numbers.
 
-Every operation of torch and every launch of a kernel passes by a `Walk`. It counts launches, the bytes they touch and
-the bytes that live, and refuses what a GPU would refuse or wait for. `python -m tests.kernels.walking >
+Every operation of torch and every launch of a kernel passes by a `Walk`. It counts launches and the bytes that live,
+and refuses what a GPU would refuse or wait for. `python -m tests.kernels.walking >
 tests/kernels/launches.json` writes the table of launches anew.
 """
 
@@ -37,8 +37,8 @@ from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.flat import FlatParameters
 from grpo.engine.model.model_config import ModelConfig
+from grpo.engine.model.weights import make_decoder
 from grpo.engine.parallel.shard import ALONE, Shard
-from grpo.engine.parallel.shared_decoder import make_decoder
 from grpo.engine.sampling.cache import KVCache
 from grpo.engine.sampling.cuda_graph import DecodeGraphs
 from grpo.engine.sampling.decode_step import Slots
@@ -51,27 +51,17 @@ NO_LAUNCH = {"empty", "new_empty", "empty_like", "empty_strided", "new_empty_str
 COPIES = {"copy_", "_to_copy"}  # may read from the CPU
 
 
-@dataclass(frozen=True)
-class Launch:
-    """An operation on the device. weights: bytes of the model that it touches; other: bytes of all else."""
-
-    name: str
-    weights: int
-    other: int
-
-
 @dataclass
 class Walk(TorchDispatchMode):
-    """What has been launched, and the bytes of all storages that live. weights: storages of the model.
+    """What has been launched, and the bytes of all storages that live.
 
     inside_graph: nothing may come from the CPU, since a graph could not repeat it.
     """
 
-    launches: list[Launch] = field(default_factory=list)
+    launches: list[str] = field(default_factory=list)
     live: int = 0
     peak: int = 0
     inside_graph: bool = False
-    weights: set[int] = field(default_factory=set)
 
     def __post_init__(self):
         super().__init__()
@@ -94,22 +84,8 @@ class Walk(TorchDispatchMode):
             for tensor in on_gpu:
                 self.watch(tensor)
             if not func.is_view and name not in NO_LAUNCH:
-                self.launch(name, on_gpu)
+                self.launches.append(name)
         return result
-
-    def launch(self, name: str, tensors: list[torch.Tensor]) -> None:
-        """Count a launch that touches these tensors, each once."""
-        weights = other = 0
-        for storage, size in {self.place(tensor): stored_bytes(tensor) for tensor in tensors}.items():
-            if storage[0] in self.weights:
-                weights += size
-            else:
-                other += size
-        self.launches.append(Launch(name, weights, other))
-
-    @staticmethod
-    def place(tensor: torch.Tensor) -> tuple:
-        return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride()
 
     def run_kernel(self, kernel, *arguments, grid, warmup=False, **constants) -> None:
         """Take the place of a launch by Triton."""
@@ -117,7 +93,7 @@ class Walk(TorchDispatchMode):
         tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
         assert all(x.device.type == "meta" for x in tensors), f"{name} reads from the CPU"
         assert all(0 < size <= limit for size, limit in zip(grid, GRID_LIMITS, strict=False)), (name, grid)
-        self.launch(name, tensors)
+        self.launches.append(name)
 
     def watch(self, tensor: torch.Tensor) -> None:
         """Count the bytes of a tensor's storage as long as it lives."""
@@ -134,18 +110,9 @@ class Walk(TorchDispatchMode):
         self.live += size
         self.peak = max(self.peak, self.live)
 
-    def begin(self, model: Decoder) -> None:
+    def begin(self) -> None:
         """Forget what was launched, and the peak."""
         self.launches, self.peak = [], self.live
-        self.weights = {x.untyped_storage()._cdata for x in (*model.parameters(), *model.buffers())}
-
-
-def stored_bytes(tensor: torch.Tensor) -> int:
-    """Return the bytes that a tensor has in memory: those of an expanded axis count once."""
-    size = tensor.element_size()
-    for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        size *= length if stride or not length else 1
-    return size
 
 
 @contextmanager
@@ -157,7 +124,7 @@ def walking() -> Iterator[Walk]:
         walk.run_kernel(kernel, *arguments, **options)
 
     def gather(stacked, tensor, group):
-        walk.launch("all_gather", [stacked, tensor])
+        walk.launches.append("all_gather")
 
     def tensor(*data, **options):
         assert not walk.inside_graph, "a tensor is made of numbers of the CPU"
@@ -227,7 +194,7 @@ def decode(walk: Walk, model: Decoder, params: SamplingParams = ALL_TOKENS) -> N
         graphs = DecodeGraphs(model, slots, (0, 1), "triton")
         with model.sampling() as head_VD:
             graphs.step(ROWS, params, head_VD)  # makes the tables of positions
-            walk.begin(model)
+            walk.begin()
             walk.inside_graph = True
             graphs.step(ROWS, params, head_VD)
             walk.inside_graph = False
@@ -249,7 +216,7 @@ def prefill(walk: Walk, model: Decoder) -> None:
             sequences = [Unfinished(number, number // 12, ANSWER, number) for number in range(ROWS)]
             generation = Generation(sampler, prompts, ALL_TOKENS, sequences, head_VD)
             model._cos_sin()
-            walk.begin(model)
+            walk.begin()
             generation.admit()
         assert len(generation.live) == ROWS
 
@@ -265,7 +232,7 @@ def micro_batch(num_completions: int = 12) -> PackedBatch:
 def reference(walk: Walk, model: Decoder) -> None:
     batch = micro_batch()
     model._cos_sin()
-    walk.begin(model)
+    walk.begin()
     with torch.no_grad():
         batch_logprobs(model, batch, REFERENCE, 1.0, CHUNK)
 
@@ -275,7 +242,7 @@ def train(walk: Walk, model: Decoder) -> None:
     optimizer = Optimizer(FlatParameters(model.parameters()), (0.9, 0.999), 1e-8, 0.0)
     batch = micro_batch()
     model._cos_sin()
-    walk.begin(model)
+    walk.begin()
     logp_C, _ = batch_logprobs(model, batch, POLICY, 1.0, CHUNK)
     loss, _ = policy_loss(batch, logp_C, TrainConfig(beta=0.001))
     optimizer.backward(loss)
@@ -284,7 +251,7 @@ def train(walk: Walk, model: Decoder) -> None:
 def update(walk: Walk, model: Decoder) -> None:
     """Clip the gradient and apply it. Its norm is the one number that the host waits for."""
     optimizer = Optimizer(FlatParameters(model.parameters()), (0.9, 0.999), 1e-8, 0.0)
-    walk.begin(model)
+    walk.begin()
     norm = lambda: torch.linalg.vector_norm(optimizer.flat.grad).dim() + 2.0  # noqa: E731
     with mock.patch.object(optimizer.flat, "grad_norm", norm):
         optimizer.step(1e-6, 1.0)
@@ -304,7 +271,7 @@ PHASES: dict[str, Callable[[Walk, Decoder], None]] = {
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
-def walked(case: Case, phase: str, num_layers: int) -> list[Launch]:
+def walked(case: Case, phase: str, num_layers: int) -> list[str]:
     """Return the launches of a phase with so many layers."""
     with walking() as walk:
         PHASES[phase](walk, case.build(num_layers))
@@ -312,23 +279,14 @@ def walked(case: Case, phase: str, num_layers: int) -> list[Launch]:
 
 
 def row(case: Case, phase: str) -> dict:
-    """Return what a layer adds to a phase, and what is launched whatever their number: each name and how often.
-
-    MB of a layer: of its weights, and of all else, as often as a launch touches them.
-    """
-    two, three = walked(case, phase, 2), walked(case, phase, 3)
-    counts = Counter(launch.name for launch in two)
-    layer = Counter(launch.name for launch in three) - counts
+    """Return what a layer adds to a phase, and what is launched whatever their number: each name and how often."""
+    counts = Counter(walked(case, phase, 2))
+    layer = Counter(walked(case, phase, 3)) - counts
     rest = counts - Counter({name: 2 * number for name, number in layer.items()})
-    weights, other = (
-        round((sum(getattr(x, kind) for x in three) - sum(getattr(x, kind) for x in two)) / 1e6, 1)
-        for kind in ("weights", "other")
-    )
     return {
         "layer": dict(sorted(layer.items())),
         "rest": dict(sorted(rest.items())),
         "launches": [layer.total(), rest.total()],
-        "MB": {"weights": weights, "other": other},
     }
 
 

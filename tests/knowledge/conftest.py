@@ -1,9 +1,6 @@
 """Small knowledge bases of every kind that must be served: ours, KnowRL's and FActScore's."""
 
-import os
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +8,6 @@ from commands import run_command
 from making import build_base
 
 from knowledge.store.passages import SEPARATOR
-
-ROOT = Path(__file__).resolve().parents[2]
 
 DOCUMENTS = {
     "Alex": "Alex Weber was born in 1962 in Kassel. He studied law. In 1990 he founded a bakery in Hamburg.",
@@ -88,15 +83,3 @@ def factscore(tmp_path) -> Path:
 def run():
     """Runs `python -m module arguments` in a fork."""
     return run_command
-
-
-@pytest.fixture
-def run_new():
-    """Runs it in an interpreter of its own."""
-
-    def run_module(module: str, *arguments) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", module, *map(str, arguments)]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
-
-    return run_module

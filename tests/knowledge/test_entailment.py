@@ -6,17 +6,14 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from copy import copy, deepcopy
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-from cells import HOSTILE, cells
+from cells import cells
 
 from grpo.base.errors import UserError
-from knowledge.facts.entailment import EntailmentVerifier, _own_stream, label_columns
+from knowledge.facts.entailment import EntailmentVerifier, label_columns
 from knowledge.facts.verdict import Verdict
 from knowledge.store.passages import Passage
 
@@ -261,57 +258,11 @@ def test_batches_change_nothing(verifier, monkeypatch):
     )
 
 
-def test_on_a_gpu_it_has_a_stream_of_its_own(verifier, monkeypatch):
-    """Copies to and from it, too: on the policy's stream they would wait for a micro-batch."""
-    events, own = [], copy(verifier)
-
-    @contextmanager
-    def on_stream(stream):
-        events.append(("enter", stream))
-        yield
-        events.append(("leave", stream))
-
-    class Inputs(dict):
-        def to(self, device):
-            events.append("copy")
-            return self
-
-    def tolist(tensor):
-        events.append("read")
-        return read(tensor)
-
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: SimpleNamespace(wait_stream=events.append))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "default")
-    assert _own_stream(torch.device("cpu")) is None
-    own.stream = _own_stream(torch.device("cuda"))
-    assert events == ["default"]  # it waits for the weights
-    read, pad = torch.Tensor.tolist, verifier.tokenizer.pad
-    monkeypatch.setattr(torch.cuda, "stream", on_stream)
-    monkeypatch.setattr(verifier.tokenizer, "pad", lambda *given, **options: Inputs(pad(*given, **options)))
-    monkeypatch.setattr(torch.Tensor, "tolist", tolist)
-    own.probabilities([("Velda", "Orun")])
-    assert events[1:] == [("enter", own.stream), "copy", "read", ("leave", own.stream)]
-
-
-def test_probabilities_add_up_to_one_though_the_model_computes_in_bfloat16(verifier):
-    coarse = copy(verifier)
-    coarse.model = deepcopy(verifier.model).to(torch.bfloat16)
-    rng = random.Random(4)
-    for scores in coarse.probabilities([example(rng)[:2] for _ in range(20)]):
-        assert sum(scores) == pytest.approx(1, abs=1e-6)
-
-
 def test_threads_share_one_model(verifier):
     rng = random.Random(3)
     pairs = [[example(rng)[:2] for _ in range(5)] for _ in range(8)]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(verifier.probabilities, pairs)) == [verifier.probabilities(part) for part in pairs]
-
-
-@pytest.mark.parametrize("text", ["", "[SEP] [CLS]", *HOSTILE[:6]], ids=range(8))
-def test_hostile_texts(verifier, text):
-    texts = passages("Mira Tolan was born in Velda.", text)
-    assert len(verifier.verify([(text, texts), ("Mira Tolan was born in Velda.", texts)])) == 2
 
 
 def test_importing_it_does_not_load_transformers():

@@ -28,7 +28,7 @@ def leftovers(out) -> set[str]:
     return {name for name in os.listdir(out.parent) if name.startswith(out.name)} - {out.name}
 
 
-def test_the_command_reports_and_the_file_is_in_knowrls_layout(run_new, tmp_path):
+def test_the_command_reports_and_the_file_is_in_knowrls_layout(run, tmp_path):
     source, out = tmp_path / "source.jsonl.gz", tmp_path / "out.db"
     rows = [
         json.dumps({"title": "Alex", "text": "One. " * 300}),
@@ -38,7 +38,7 @@ def test_the_command_reports_and_the_file_is_in_knowrls_layout(run_new, tmp_path
         json.dumps({"title": "Ż", "text": ["Two.", "Three."]}),
     ]
     source.write_bytes(gzip.compress("\n".join(rows).encode()))
-    done = run_new("knowledge.build", source, out)
+    done = run("knowledge.build", source, out)
     assert done.returncode == 0, done.stderr
     assert (
         "2 documents, 3 passages" in done.stdout
@@ -76,15 +76,13 @@ def test_strict_stops_at_the_first_bad_row(run, tmp_path):
     assert not out.exists() and not leftovers(out)
 
 
-@pytest.mark.parametrize("name", ["itself", "another spelling", "a symlink", "a hard link"])
-def test_the_list_of_skipped_rows_is_a_new_file_and_so_never_the_source(run, tmp_path, name):
+def test_the_list_of_skipped_rows_is_a_new_file_and_so_never_the_source(run, tmp_path):
     source, link = tmp_path / "source.jsonl", tmp_path / "link"
-    (tmp_path / "sub").mkdir()
     source.write_text('{"title": "A", "text": "a"}\n{broken\n')
-    link.symlink_to(source) if name == "a symlink" else link.hardlink_to(source)
-    skipped = {"itself": source, "another spelling": tmp_path / "sub" / ".." / "source.jsonl"}.get(name, link)
-    done = run("knowledge.build", source, tmp_path / "out.db", "--skipped", skipped)
-    assert done.returncode == 2 and "--skipped" in done.stderr and source.read_text().endswith("{broken\n")
+    link.hardlink_to(source)
+    for skipped in (source, link):
+        done = run("knowledge.build", source, tmp_path / "out.db", "--skipped", skipped)
+        assert done.returncode == 2 and "--skipped" in done.stderr and source.read_text().endswith("{broken\n")
     assert not (tmp_path / "out.db").exists()
     run("knowledge.build", source, tmp_path / "out.db", "--skipped", tmp_path / "new.jsonl")
     assert json.loads((tmp_path / "new.jsonl").read_text())["row"] == 2

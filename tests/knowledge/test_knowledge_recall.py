@@ -38,12 +38,6 @@ def recall(path: Path, questions: list[tuple[str, str, str]]) -> dict[str, float
     return {language: sum(found) / len(found) for language, found in hits.items()}
 
 
-def test_recall_with_whole_paragraphs_as_passages(make_base, xquad):
-    paragraphs, questions = xquad
-    found = recall(make_base(paragraphs, max_tokens=1024), questions)
-    assert found["en"] >= 0.986 and found["zh"] >= 0.9905, found
-
-
 def test_recall_with_passages_of_256_tokens(make_base, xquad):
     """The default: a long paragraph is in two passages, which costs a little."""
     paragraphs, questions = xquad

@@ -59,13 +59,6 @@ def test_passages_are_short_enough_and_hold_everything(pieces, max_tokens):
     assert "".join("".join(packed).split()) == "".join(text.split())
 
 
-def test_sentences_stay_whole_and_fill_the_passage():
-    text = " ".join(f"Sentence number {number} is here." for number in range(100))
-    packed = pack(text, 64)
-    assert all(passage.endswith("here.") and passage.startswith("Sentence") for passage in packed)
-    assert all(len(passage.encode()) > 50 * BYTES_PER_TOKEN for passage in packed[:-1])
-
-
 def test_stored_layouts():
     assert split_stored(f"One.{SEPARATOR} {SEPARATOR}Two.") == ["One.", "Two."]
     assert split_stored(f"<s>One</s>{SEPARATOR}<s>two.</s><s>Three.</s>") == ["One", "two.  Three."]

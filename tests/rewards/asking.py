@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from api_server import ApiServer
 
+from grpo.config.options import TrainConfig
 from rewards.api.client import ApiClient, Limits
 from rewards.api.endpoint import Endpoint
 from rewards.api.reply import ChatReply
@@ -28,7 +29,7 @@ def client_of(server: ApiServer, limits: Limits = FAST, **more) -> ApiClient:
 
 
 def judge_of(server: ApiServer, **more) -> ModelJudge:
-    return ModelJudge(client_of(server, **more))
+    return ModelJudge(client_of(server, **more), TrainConfig().judge_max_tokens)
 
 
 class SetJudge(Resource):

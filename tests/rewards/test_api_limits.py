@@ -8,7 +8,6 @@ from api_server import ApiServer, Behaviour, fails, says
 from asking import FAST, PATIENCE_S, ask, check, client_of, complete
 
 from grpo.base.errors import SERVICE, UserError
-from rewards.api.cache import ReplyCache
 from rewards.api.client import cache_key, request_of
 from rewards.api.reply import ChatReply, retry_after_s
 
@@ -110,17 +109,6 @@ def test_equal_questions_under_way_are_asked_once():
         client = client_of(server)
         assert ask(client, *["same"] * 8) == [ChatReply("A")] * 8
         assert len(server.requests) == 1 and client.metrics()["judge/cache_hits"] == 7
-
-
-def test_the_cache_survives_a_restart_and_holds_successes_alone(tmp_path):
-    with ApiServer(says("A"), says(None), says(None), says("B")) as server:
-        assert ask(client_of(server, cache=ReplyCache(tmp_path / "sub" / "cache.sqlite")), "one") == [ChatReply("A")]
-        assert ask(client_of(server, cache=ReplyCache(tmp_path / "sub" / "cache.sqlite")), "two")[0].text is None
-    second = ApiServer(says("C"))
-    with second:
-        client = client_of(second, cache=ReplyCache(tmp_path / "sub" / "cache.sqlite"))
-        assert [reply.text for reply in ask(client, "one", "two")] == ["A", "C"]
-        assert len(second.requests) == 1 and client.metrics()["judge/cache_hits"] == 1
 
 
 def test_the_cache_key_holds_model_parameters_prompt_version_and_text_but_not_the_nonce():

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 from api_server import ApiServer, says
+from cells import cells
 from commands import ROOT
 from making import build_base, write_rows
 
@@ -57,17 +58,10 @@ FALLS = {  # attack -> when a reward that is strict otherwise pays 2
 
 
 ALSO = {  # what else of an attack's is tried
-    "misspelt": ["found and found[2][:-1] == truth[:-1]", "found and found[2][::-1] == truth"]
-    + [
-        "found and set(found[2].split()) == set(truth.split())",
-        "found and (found[2] + '    ')[3:].strip() == truth[3:]",
-    ],
-    "a part of the answer": [
-        "found and found[2][:3] == truth[:3]",
-        "found and found[2].split()[-1:] == truth.split()[-1:]",
-    ],
+    "misspelt": cells("found and found[2][:-1] == truth[:-1] ¦ found and found[2][::-1] == truth"),
+    "a part of the answer": cells("found and found[2][:3] == truth[:3] ¦ found and found[2] == truth.split()[-1]"),
     "the truth elsewhere": ["f'<answer>{truth}</answer>' in text.split('</think>')[0]"],
-    "words that please": [f"'{word}' in text.lower()" for word in ("because", "final answer", "confident", "thus")],
+    "words that please": cells("'because' in text ¦ 'confident' in text"),
     "nothing, or very much": ["len(text) > 5000"],
 }
 
@@ -138,15 +132,15 @@ def computes(completions, answer, **columns):
 """
 
 
-@pytest.mark.parametrize("name", ["math", "exact"])
-def test_the_expression_of_the_question_is_tried(world, tmp_path, name):
+def test_the_expression_of_the_question_is_tried(world, tmp_path):
     """A reward that computes what it is given pays it; ours do not."""
     sums = [{"question": f"What is {a} + 4 + 8 + 1?", "answer": str(a + 13)} for a in range(9)]
     data = f"dataset_id_or_path={write_rows(tmp_path / 'sums.jsonl', sums)}"
     own = world(COMPUTES, ":computes")[0]
     found = audited(own, data, "system_prompt=Answer in \\boxed{}.")
     assert any(one.text.endswith("+ 4 + 8 + 1}") for one in found.findings if one.attack == "the question copied")
-    assert not audited(f"reward_funcs={name}", data, "system_prompt=Answer.", rows=9).findings
+    for name in ("math", "exact"):
+        assert not audited(f"reward_funcs={name}", data, "system_prompt=Answer.", rows=9).findings
 
 
 NAIVE = "def yes(completions, **columns):\n    return [float('yes' in text.lower()) for text in completions]\n"
@@ -201,15 +195,6 @@ def test_a_toy_world_that_is_not_made_yet_is_audited_and_leaves_nothing(tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_a_reward_gets_messages_where_the_data_holds_conversations(world, tmp_path):
-    turns = [[{"role": "user", "content": f"{number} + 1?"}] for number in range(3)]
-    rows = [{"prompt": messages, "answer": str(number + 1)} for number, messages in enumerate(turns)]
-    code = "def last(prompts, completions, answer, **columns):\n    assert prompts[0][-1]['content'].endswith('?')\n"
-    code += "    return [float(text[0]['content'] == truth) for text, truth in zip(completions, answer)]\n"
-    found = audited(*world(code, ":last")[:1], f"dataset_id_or_path={write_rows(tmp_path / 'turns.jsonl', rows)}")
-    assert found.tried.total() > 30 and not found.findings
-
-
 def test_data_without_answers_is_refused(world, tmp_path):
     data = write_rows(tmp_path / "none.jsonl", [{"question": "Who?", "answer": None}])
     with pytest.raises(UserError, match="no row of the data has an answer"):
@@ -237,22 +222,20 @@ def test_a_judge_is_asked_within_its_budget(world, is_fooled, capsys):
         assert main(["--calls", "0", *settings]) == PREFLIGHT  # nothing was tried
 
 
-@pytest.mark.parametrize(
-    ("settings", "form"),
-    [
-        (["reward_funcs=exact"], "{answer}"),
-        (["reward_funcs=math"], "{thought}\n\\boxed{{answer}}"),
-        (["reward_funcs=format,math"], "<think>{thought}</think>\n<answer>\\boxed{{answer}}</answer>"),
-        (["reward_funcs=truthrl"], "<think>{thought}</think>\n<answer>{answer}</answer>"),
-        (["reward_funcs=exact", "system_prompt=End with #### and the number."], "{thought}\n#### {answer}"),
-        (
-            ["reward_funcs=rlcr"],
-            "<think>{thought}</think>\n<answer>{answer}</answer>\n<confidence>{confidence}</confidence>",
-        ),
-    ],
-)
-def test_an_honest_answer_has_the_form_that_is_asked_for(settings, form):
-    assert asked_form(load_config(None, [*settings, "judge=offline"], is_run=False)[0]) == form
+FORMS = cells(r"""
+    exact | {answer} ¦ math | {thought}\n\boxed{{answer}}
+    truthrl | <think>{thought}</think>\n<answer>{answer}</answer>
+    format,math | <think>{thought}</think>\n<answer>\boxed{{answer}}</answer>
+    exact system_prompt=#### | {thought}\n#### {answer}
+    rlcr | <think>{thought}</think>\n<answer>{answer}</answer>\n<confidence>{confidence}</confidence>
+    """)
+
+
+@pytest.mark.parametrize("case", FORMS)
+def test_an_honest_answer_has_the_form_that_is_asked_for(case):
+    settings, form = case.split(" | ")
+    config, _ = load_config(None, [*f"reward_funcs={settings}".split(), "judge=offline"], is_run=False)
+    assert asked_form(config) == form
 
 
 def test_a_form_of_ones_own(world):
@@ -284,10 +267,3 @@ def test_knowrls_published_parser_is_found_by_the_command():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1, done.stderr
     assert "correct gives 2: a wrong answer" in done.stdout
-
-
-@pytest.mark.parametrize("arguments", [["--rows", "0"], ["--form", "no place for it"]])
-def test_wrong_options_are_refused(world, arguments):
-    with pytest.raises(SystemExit) as stopped:
-        main([*world("", "exact"), *arguments])
-    assert stopped.value.code == 2

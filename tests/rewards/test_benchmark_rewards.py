@@ -69,27 +69,15 @@ def test_the_letter_is_found_in_linear_time(piece):
 def test_the_value_of_a_letter():
     right, wrong = (choice.grade(f"Answer: {letter}", {"answer": "B"}) for letter in "BC")
     assert (right.value, right.outcome, wrong.value, wrong.outcome) == (1.0, "correct", 0.0, "wrong")
-    assert (right.reason, wrong.reason) == ("chooses B, which is right", "chooses C, which is wrong")
-    declined, silent = (choice.grade(text, {"answer": "B"}) for text in ("I don't know.", "Paris"))
-    assert (declined.value, declined.outcome) == (0.0, "refused") and (silent.value, silent.outcome) == (0.0, "wrong")
+    assert [choice.grade(text, {"answer": "B"}).outcome for text in ("I don't know.", "Paris")] == ["refused", "wrong"]
     assert choice.grade("B", {}).value is None
     assert [choice.grade(text, {"answer": [" B\n", "D"]}).value for text in "ABCD"] == [0.0, 1.0, 0.0, 1.0]
 
 
-@pytest.mark.parametrize(
-    ("completion", "text"),
-    [
-        ("<think>a</think><answer> b </answer>", "b"),
-        ("<think>a</think> b ", "b"),
-        ("a</think>b", "b"),
-        ("b", "b"),
-        ("<think>a", ""),
-        ("<think>a</think>", ""),
-        ("<answer>b", "<answer>b"),
-    ],
-)
-def test_what_a_completion_says_in_the_end(completion, text):
-    assert final_text(completion) == text
+def test_what_a_completion_says_in_the_end():
+    for completion in ("<think>a</think><answer> b </answer>", "<think>a</think> b ", "a</think>b", "b"):
+        assert final_text(completion) == "b"
+    assert final_text("<think>a") == "" and final_text("<answer>b") == "<answer>b"
 
 
 def graded(monkeypatch, outcome, completion, row=ROW) -> tuple[Score, SetJudge]:
@@ -127,21 +115,19 @@ def test_known_wrong_answers_reach_the_judge(monkeypatch):
     assert KNOWN_WRONG not in build_messages("q", "x", ["r"], "n")[1]["content"]
 
 
-@pytest.mark.parametrize("flag", [True, 1, 1.0, "true", "True", "1", "1.0", "yes"])
-@pytest.mark.parametrize("answer", [None, "", "It is unknown."])
+@pytest.mark.parametrize("flag", [True, 1.0, "True", "1", "yes"])
+@pytest.mark.parametrize("answer", [None, "It is unknown."])
 def test_to_decline_is_right_where_there_is_no_answer(monkeypatch, flag, answer):
     row = {"question": "What will she say tomorrow?", "answer": answer, "unanswerable": flag}
     for outcome, expected in (("refused", "correct"), ("correct", "correct"), ("wrong", "wrong")):
         score, judge = graded(monkeypatch, outcome, "Nobody can know that.", row)
         assert (score.outcome, score.value) == (expected, float(expected == "correct")) and len(judge.asked) == 1
     for rules in (judge_by_rules, judge_by_guide, None):
-        for said, outcome in (("I don't know", "refused"), ("Nobody can know", "refused"), ("Hello", "wrong")):
-            completion = f"<think>hm</think><answer>{said}</answer>"
-            score = asyncio.run(grader(SetJudge(outcome), rules=rules)(completion, row))
-            assert (score.value, score.outcome) == ((2.0, "correct") if outcome == "refused" else (-1.0, "wrong"))
+        score = asyncio.run(grader(SetJudge("refused"), rules=rules)("<think>hm</think><answer>No idea</answer>", row))
+        assert (score.value, score.outcome) == (2.0, "correct")
 
 
-@pytest.mark.parametrize("flag", [False, 0, "false", "0", "", None])
+@pytest.mark.parametrize("flag", [False, "0", None])
 def test_to_decline_is_declined_where_there_is_one(monkeypatch, flag):
     score, _ = graded(monkeypatch, "refused", "I don't know", ROW | {"unanswerable": flag})
     assert (score.value, score.outcome) == (0.0, "refused")

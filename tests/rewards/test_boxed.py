@@ -116,24 +116,18 @@ def test_a_sentence_is_told_from_an_answer():
     assert [truth for truth in SENTENCES + ANSWERS if is_prose(truth)] == SENTENCES
 
 
-@pytest.mark.parametrize(
-    ("completion", "truth", "kind", "reason"),
-    [
-        (r"\boxed{0.5}", r"\frac12", "correct", r"0.5 is \frac12"),
-        (r"\boxed{0.5}", r"2*4=\boxed{8}", "wrong", "0.5 is not 8"),
-        ("it is 8", "8", "no_answer", r"no \boxed{} in the completion"),
-        (r"\boxed{8", "8", "no_answer", r"the last \boxed{} is cut off"),
-        (r"\boxed{\ }", "8", "no_answer", r"the last \boxed{} is blank"),
-        (r"\boxed{8} \boxed{}", "8", "no_answer", r"the last \boxed{} is blank"),
-        (r"\boxed{8}", "", "unscorable", "the ground truth holds no answer: "),
-        (r"\boxed{8}", "?", "unscorable", "the ground truth holds no answer: ?"),
-        ("no box", " ", "unscorable", "the ground truth holds no answer:  "),
-        (r"\boxed{…}", "8", "wrong", "… is not 8"),
-        (r"\boxed{?}", "8", "wrong", "? is not 8"),
-        (r"\boxed{:}", "8", "wrong", ": is not 8"),
-    ],
+VERDICTS = cells(
+    r"""
+    \boxed{0.5} | \frac12 | correct | 0.5 is \frac12 ¦ it is 8 | 8 | no_answer | no \boxed{} in the completion
+    \boxed{8 | 8 | no_answer | the last \boxed{} is cut off ¦ \boxed{\ } | 8 | no_answer | the last \boxed{} is blank
+    \boxed{8} | ? | unscorable | the ground truth holds no answer: ? ¦ \boxed{…} | 8 | wrong | … is not 8
+    """
 )
-def test_verdict(completion, truth, kind, reason):
+
+
+@pytest.mark.parametrize("case", VERDICTS)
+def test_verdict(case):
+    completion, truth, kind, reason = case.split(" | ")
     assert verdict(completion, truth) == (kind, reason)
 
 

@@ -1,16 +1,13 @@
 """The correctness rewards: the truth table of this project's rules and of KnowRL's, and the original's bugs."""
 
 import asyncio
-import json
 import time
 
 import pytest
 from asking import SetJudge
 from cells import cells
-from making import real_data
 
 from grpo.algorithm.schema import Score
-from rewards.format import parse
 from rewards.outcome.correctness import grader
 from rewards.outcome.judge import OfflineJudge
 from rewards.outcome.refusal import lists_alternatives, num_candidates
@@ -46,29 +43,20 @@ CODES = {  # value, outcome, was the judge asked
     "r": (1.0, "refused", False),
     "?": (None, None, True),
 }
-TABLE = [  # answer, truth, what the judge says; the code of the score under v2 and the default
-    ("The city of Paris", "Paris", "correct", "CC"),
-    ("Paris, Texas", "Paris", "wrong", "WW"),
-    ("Paris hm", "Paris", "refused", "RR"),
-    ("Paris", "Paris", None, "??"),
-    ("I don't know", "Paris", "refused", "Rr"),
-    ("I can't help falling in love", "Love", "wrong", "WW"),
-    ("London", "Paris", "correct", "CC"),
-    (" \n", "Paris", "correct", "ww"),
-    ("…", "Paris", "correct", "Cw"),
-    (":", "4", "correct", "Cw"),
-    ("Paris or London", "Paris", "correct", "Cw"),
-    ("Trick or Treat", "Trick or Treat", "correct", "CC"),
-    ("Unknown", "Unknown", "correct", "CC"),
-    ("∞", "∞", "correct", "CC"),
-    ("€", "¥", "correct", "Cw"),
-]
+TABLE = cells(r"""
+    The city of Paris | Paris | correct | CC ¦ Paris, Texas | Paris | wrong | WW ¦ Paris hm | Paris | refused | RR
+    Paris | Paris | | ?? ¦ I don't know | Paris | refused | Rr ¦ I can't help falling in love | Love | wrong | WW
+    London | Paris | correct | CC ¦ \n | Paris | correct | ww ¦ … | Paris | correct | Cw ¦ : | 4 | correct | Cw
+    Paris or London | Paris | correct | Cw ¦ Trick or Treat | Trick or Treat | correct | CC ¦ ∞ | ∞ | correct | CC
+    Unknown | Unknown | correct | CC ¦ € | ¥ | correct | Cw
+    """)  # answer, truth, what the judge says; the code of the score under v2 and the default
 
 
-@pytest.mark.parametrize(("answer", "truth", "outcome", "wanted"), TABLE)
-def test_truth_table(answer, truth, outcome, wanted):
+@pytest.mark.parametrize("case", TABLE)
+def test_truth_table(case):
+    answer, truth, outcome, wanted = map(str.strip, case.split("|"))
     for make, code in zip((knowrl_v2, knowrl), wanted, strict=True):
-        score, asked = grade(make, outcome, block(answer), ROW | {"answer": truth})
+        score, asked = grade(make, outcome or None, block(answer), ROW | {"answer": truth})
         assert (score.value, score.outcome, bool(asked)) == CODES[code] and score.reason
 
 
@@ -143,35 +131,29 @@ def test_an_answer_that_lists_alternatives():
     assert not any(lists_alternatives(answer, ["something"]) for answer in NONE_LISTED)
 
 
-CANDIDATES = [
-    ("Which of Paris, Rome and Berlin is the largest?", "Paris, Rome and Berlin", "Berlin", 3),
-    ("Which of Paris, Rome and Berlin is the largest?", "Berlin; and Paris", "Berlin", 2),
-    ("Which of Paris, Rome and Berlin is the largest?", "Berlin Paris", "Berlin", 2),
-    ("Who came first, Bob or Alice?", "Bob, Alice", "Alice", 2),
-    ("Who came first, Bob or Alice?", "Both Alice & Bob.", "Alice", 2),
-    ("Who came first, Tom Hanks or Brad Pitt?", "Tom Hanks Brad Pitt", "Tom Hanks", 2),
-    ("Is it the red, the green, or the blue one?", "the green the red", "green", 2),
-    ("甲还是乙先到？", "甲乙", "甲", 2),
-    ("甲、乙和丙中谁先到？", "甲，丙", "甲", 2),
-    ("Which of Paris, Rome and Berlin is the largest?", "Berlin", "Berlin", 1),
-    ("Who came first, Tom Hanks or Brad Pitt?", "Tom Hanks", "Tom Hanks", 1),
-    ("甲还是乙先到？", "乙先", "乙", 1),
-    ("Who came first, Bob or Alice?", "Bob, before Alice", "Bob", 0),
-    ("Which is larger, the Pacific Ocean or the Atlantic Ocean?", "The Pacific Ocean is larger", "Pacific Ocean", 0),
-    ("Is Paris or Rome the capital of France?", "Paris, the capital of France", "Paris", 0),
-    ("What is the capital of France?", "Paris, France", "Paris", 0),
-    ("", "", "x", 0),
-]
+CANDIDATES = cells("""
+    Which of Paris, Rome and Berlin is the largest? | Paris, Rome and Berlin | Berlin | 3
+    Which of Paris, Rome and Berlin is the largest? | Berlin; and Paris | Berlin | 2
+    Which of Paris, Rome and Berlin is the largest? | Berlin Paris | Berlin | 2
+    Who came first, Bob or Alice? | Bob, Alice | Alice | 2 ¦ Who came first, Bob or Alice? | Both Alice & Bob. | Bob | 2
+    Who came first, Tom Hanks or Brad Pitt? | Tom Hanks Brad Pitt | Tom Hanks | 2
+    Is it the red, the green, or the blue one? | the green the red | green | 2
+    甲还是乙先到？ | 甲乙 | 甲 | 2 ¦ 甲、乙和丙中谁先到？ | 甲，丙 | 甲 | 2 ¦ 甲还是乙先到？ | 乙先 | 乙 | 1
+    Which of Paris, Rome and Berlin is the largest? | Berlin | Berlin | 1
+    Who came first, Tom Hanks or Brad Pitt? | Tom Hanks | Tom Hanks | 1
+    Who came first, Bob or Alice? | Bob, before Alice | Bob | 0
+    Which is larger, the Pacific Ocean or the Atlantic Ocean? | The Pacific Ocean is larger | Pacific Ocean | 0
+    Is Paris or Rome the capital of France? | Paris, the capital of France | Paris | 0
+    What is the capital of France? | Paris, France | Paris | 0
+    """)
 
 
-@pytest.mark.parametrize(("question", "answer", "truth", "number"), CANDIDATES)
-def test_an_answer_that_lists_candidates_of_the_question_earns_nothing_even_from_a_generous_judge(
-    question, answer, truth, number
-):
-    assert num_candidates(question, answer) == number
-    if question:
-        score, asked = grade(knowrl, "correct", block(answer), {"question": question, "answer": truth})
-        assert (score.value, asked) == ((-1.0, 0) if number > 1 else (2.0, 1))
+@pytest.mark.parametrize("case", CANDIDATES)
+def test_an_answer_that_lists_candidates_of_the_question_earns_nothing_even_from_a_generous_judge(case):
+    question, answer, truth, number = case.split(" | ")
+    assert num_candidates(question, answer) == int(number)
+    score, asked = grade(knowrl, "correct", block(answer), {"question": question, "answer": truth})
+    assert (score.value, asked) == ((-1.0, 0) if int(number) > 1 else (2.0, 1))
 
 
 def test_as_many_candidates_as_a_truth_has_are_left_to_the_judge():
@@ -184,14 +166,6 @@ def test_an_alternative_has_twelve_words_at_most():
     twelve = "the town in the north where the old court sat last year"
     assert lists_alternatives(f"{twelve} or Paris", ["Paris"]) == "or"
     assert lists_alternatives(f"{twelve} again or Paris", ["Paris"]) == ""
-
-
-def test_hardly_any_real_answer_lists_alternatives():
-    """KnowRL's own 1,798 cold-start answers, 115 of which hold an "or", a semicolon, a slash or a list, nearly all in
-    passing."""
-    rows = json.loads(real_data("knowrl/knowrl_coldstart.json").read_text(encoding="utf-8"))
-    answers = [answer for row in rows if (answer := parse(row["conversations"][-1]["value"]).answer)]
-    assert len(answers) > 1700 and sum(bool(lists_alternatives(answer, [])) for answer in answers) < len(answers) / 200
 
 
 @pytest.mark.parametrize("piece", ["a ", "1,", ", ", "Paris ", "or ", "-\n", "'", "1,234"])

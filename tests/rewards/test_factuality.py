@@ -7,7 +7,6 @@ import random
 import re
 import sqlite3
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -94,9 +93,8 @@ def test_each_fact_has_a_verdict_and_a_passage_and_is_named_in_the_explanation(m
     )
     assert {fact["passage"] for fact in mixed.facts} == {"Mira Tolan#0"}
     assert mixed.facts[2]["fact"] == "Mira Tolan likes tea" and mixed.facts[2]["text"].startswith("Mira Tolan")
-    for length, shown in ((1000, "x… → unknown"), (MAX_FACT_CHARS, "; " + "x" * MAX_FACT_CHARS + " → unknown")):
-        [found] = judge_all(make(decompose=_one_fact), ("x" * length, "", "Mira Tolan"))
-        assert found.reason.endswith(shown) and len(found.reason) < 190
+    [found] = judge_all(make(decompose=_one_fact), ("x" * MAX_FACT_CHARS, "", "Mira Tolan"))
+    assert found.reason.endswith("; " + "x" * MAX_FACT_CHARS + " → unknown")
 
 
 @pytest.mark.parametrize(("policy", "value"), [("zero", 0), ("unscored", None)])
@@ -141,7 +139,7 @@ def test_titles_by_parts(make):
     titles = ("Mira Tolan;Jon Orn", ["Mira Tolan", "Jon Orn"], "Nobody;Jon Orn")
     joined, several, some = judge_all(judge, *((text, "", title) for title in titles))
     assert joined.value == several.value == 2 / 5 and some.value == 1 / 5
-    assert judge.counters["lookups_parts"] == 3
+    assert judge.counters["kb/lookups_parts"] == 3
 
 
 def test_a_title_may_be_a_number_a_list_or_nonsense(make):
@@ -161,7 +159,7 @@ def test_a_locked_base_makes_the_sample_unscorable(make, path, tmp_path):
     lock = sqlite3.connect(copy, isolation_level=None)
     lock.execute("BEGIN EXCLUSIVE")
     [found] = judge_all(judge, (GOOD, "", "Mira Tolan"))
-    assert found.value is None and "locked" in found.reason and judge.counters["unscored"] == 1
+    assert found.value is None and "locked" in found.reason and judge.counters["kb/unscored"] == 1
     lock.execute("ROLLBACK")
     assert judge_all(judge, (GOOD, "", "Mira Tolan"))[0].value == 1 / 4
 
@@ -267,39 +265,16 @@ def test_what_is_said_again_late_counts_once_however_much_stands_between(make, n
 def test_no_work_is_done_on_the_loops_thread_and_each_completion_gets_its_own_verdicts(make):
     workers = set()
 
-    def noted(function):
-        def run(*arguments):
-            workers.add(threading.current_thread().name)
-            return function(*arguments)
-
-        return run
-
     class Echo:
-        verify = staticmethod(noted(lambda facts: [Verdict(S)] * len(facts)))
+        def verify(self, facts):
+            workers.add(threading.current_thread().name)
+            return [Verdict(S)] * len(facts)
 
     judge = make(is_original=True, verifier=Echo())
-    judge.base.lookup, judge.base.search = noted(judge.base.lookup), noted(judge.base.search)
-    found = judge_all(judge, *((GOOD + f" Mira Tolan has {i} cats.", "", "Mira Tolan") for i in range(40)))
+    found = judge_all(judge, *((f"Mira Tolan has {i} cats.", "", "Mira Tolan") for i in range(40)))
     for i, one in enumerate(found):
-        facts = GOOD.rstrip("."), f"Mira Tolan has {i} cats"
-        assert one.reason.endswith("; ".join(f"{fact} → supported" for fact in facts))
+        assert one.reason.endswith(f"; Mira Tolan has {i} cats → supported")
     assert workers and all(name.startswith("knowledge") for name in workers)
-
-
-def test_a_verifier_that_fails_is_heard_of(make):
-    class Fails:
-        def verify(self, facts):
-            raise RuntimeError("out of memory")
-
-    with pytest.raises(RuntimeError, match="out of memory"):
-        judge_all(make(verifier=Fails()), (GOOD, "", "Mira Tolan"))
-
-
-def test_several_loops_may_use_one_judge(make):
-    judge = make()
-    with ThreadPoolExecutor(4) as pool:
-        calls = [pool.submit(judge_all, judge, (GOOD, "", "Mira Tolan")) for _ in range(4)]
-    assert [call.result()[0].value for call in calls] == [1 / 4] * 4
 
 
 def test_metrics_are_of_the_completions_since_the_last_call(make):
@@ -313,17 +288,10 @@ def test_metrics_are_of_the_completions_since_the_last_call(make):
         (GOOD, "", "Mira of Tolan"),
     )
     metrics = together([judge.counts()])  # of 3 completions with 3, 0 and 1 facts, one of them refuted
-    assert metrics == {
-        "kb/lookups_exact": 2,
-        "kb/lookups_parts": 1,
-        "kb/lookups_search": 0,
-        "kb/lookups_missing": 2,
-        "kb/unscored": 2,
-        "kb/facts_per_completion": pytest.approx(4 / 3),
-        "kb/supported_frac": 3 / 4,
-        "kb/refuted_frac": 1 / 4,
-        "kb/unknown_frac": 0.0,
-    }
+    of_facts = "facts_per_completion supported_frac refuted_frac unknown_frac".split()
+    names = ["lookups_exact", "lookups_parts", "lookups_search", "lookups_missing", "unscored", *of_facts]
+    values = (2, 1, 0, 2, 2, 4 / 3, 3 / 4, 1 / 4, 0)
+    assert metrics == {f"kb/{name}": pytest.approx(value) for name, value in zip(names, values, strict=True)}
     again = together([judge.counts()])
     assert set(again.values()) == {0} and again.keys() == metrics.keys()
 
@@ -333,7 +301,6 @@ def test_metrics_are_of_the_completions_since_the_last_call(make):
     [
         ("Mira Tolan", "exact", "Mira Tolan"),
         (" Grease (film) ", "exact", "Grease"),
-        (["Mira Tolan"], "exact", "Mira Tolan"),
         ("Alex;AleX", "exact", ""),  # one document of that name; "she" may stand for either
         ("Alex;AleX", "parts", ""),
         ("Mira", "search", ""),  # a guess

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from api_server import ApiServer, fails, says
+from api_server import ApiServer, says
 from asking import judge_of
 from cells import cells
 from making import refused
@@ -33,13 +33,6 @@ def test_a_reply_that_is_no_verdict_is_asked_for_once_more():
         assert server.requests[0].body["temperature"] == 0
 
 
-def test_the_judges_own_words_are_in_the_reason():
-    with ApiServer(says("B\nThe reference says 1962,\x1b and not 1963. " + "x" * 200)) as server:
-        (verdict,) = verdicts(judge_of(server), ("q", "x", ["y"]))
-    assert verdict[1].startswith("the judge says wrong: 'B The reference says 1962, and not 1963. xxx")
-    assert len(verdict[1]) < 160
-
-
 def test_the_reason_quotes_both_replies_that_are_no_verdict():
     with ApiServer(says("Hm."), says("Looks good to me")) as server:
         (verdict,) = verdicts(judge_of(server), ("q", "x", ["y"]))
@@ -53,12 +46,6 @@ def test_a_reply_that_is_no_verdict_is_not_kept_so_that_a_better_one_counts_the_
             judge = judge_of(server, cache=ReplyCache(tmp_path / "cache"))
             (verdict,) = verdicts(judge, ("q", "x", ["y"]))
             assert verdict[0] == outcome and len(server.requests) == num_requests
-
-
-def test_an_outage_is_unscorable_and_never_a_grade():
-    with ApiServer(default=fails(503, retry_after="3600")) as server:
-        (verdict,) = verdicts(judge_of(server), ("q", "x", ["y"]))
-        assert verdict[0] is None and "503" in verdict[1]
 
 
 def test_the_random_word_differs_from_call_to_call_and_does_not_defeat_the_cache(tmp_path):
@@ -120,14 +107,6 @@ def test_a_model_that_gives_no_verdict_or_a_wrong_one_is_refused_before_the_firs
         assert len(server.requests) == num_asked and ("judge_model" in error.fix or "base_url" in error.fix)
 
 
-def test_before_the_first_step_a_reply_has_the_room_that_it_has_later():
-    with ApiServer() as server:
-        judge = ModelJudge(judge_of(server).client, max_tokens=800)
-        judge.check()
-        verdicts(judge, ("q", "x", ["y"]))
-        assert [request.body["max_tokens"] for request in server.requests] == [800, 800]
-
-
 def test_a_reasoning_judge_has_room_for_its_thoughts():
     """A model that thinks for 1,500 tokens, of which the server keeps as many as there is room for."""
 
@@ -143,6 +122,3 @@ def test_a_reasoning_judge_has_room_for_its_thoughts():
         assert len(server.requests) == 1
         (found,) = verdicts(judge, ("q", "x", ["y"]))
         assert found[0] == "correct" and len(server.requests) == 2
-        tight = ModelJudge(judge_of(server).client, max_tokens=800)  # too little once, enough when doubled
-        (found,) = verdicts(tight, ("q", "x", ["y"]))
-        assert found[0] == "correct" and len(server.requests) == 4

@@ -16,30 +16,26 @@ REFUSALS = cells("""
     There is insufficient information to respond. ¦ The question is too vague to answer. ¦ More details would be needed.
     I don't know ¦ unknown ¦ 我不知道 ¦ I cannot tell you more
     """)
-RULED = [  # answer, truth, what is judged without a judge
-    *[(answer, "Paris", "refused") for answer in REFUSALS],
-    ("I can't help falling in love", "I Can't Help Falling in Love", None),
-    ("I can't help falling in love", "Love Me Tender", None),  # no refusal: it shares a keyword
-    ("I cannot tell a lie", "George Washington", "wrong"),
-    ("Unknown", "Unknown", None),
-    ("in 1963", "1962", None),  # the judge compares numbers
-    ("London", "Paris 13", None),
-    ("London", "Paris", "wrong"),
-    ("The city of Paris", "Paris", None),
-    ("He was scared", "Red", "wrong"),  # no word: "red" in "scared"
-    ("a and the", "The Sea and a Boat", "wrong"),  # stop words are no keywords
-    ("London", "The Who", None),  # a truth without a keyword
-    ("London", ["Paris", "the Ville of London"], None),
-    ("是黑豹队", "黑豹队", None),
-    ("蓝狮", "黑豹队", "wrong"),
-]
+RULED = {  # what is judged without a judge: answer | truth. "red" in "scared" is no word, stop words are no keywords
+    "refused": [f"{answer} | Paris" for answer in REFUSALS],
+    "wrong": cells("""
+    I cannot tell a lie | George Washington ¦ London | Paris ¦ He was scared | Red ¦ a and the | The Sea and a Boat
+    蓝狮 | 黑豹队
+    """),
+    None: cells("""
+    I can't help falling in love | I Can't Help Falling in Love ¦ I can't help falling in love | Love Me Tender
+    Unknown | Unknown ¦ in 1963 | 1962 ¦ London | Paris 13 ¦ The city of Paris | Paris ¦ London | The Who
+    London | Paris | the Ville of London ¦ 是黑豹队 | 黑豹队
+    """),
+}
 
 
-@pytest.mark.parametrize(("answer", "truth", "outcome"), RULED)
-def test_the_rules_in_their_order(answer, truth, outcome):
-    parsed = parse(f"<think>hm</think><answer>{answer}</answer>")
-    found = judge_by_guide(parsed, "Who?", [truth] if isinstance(truth, str) else truth)
-    assert (found and found[0]) == outcome
+@pytest.mark.parametrize("outcome", RULED)
+def test_the_rules_in_their_order(outcome):
+    for case in RULED[outcome]:
+        answer, *truths = case.split(" | ")
+        found = judge_by_guide(parse(f"<think>hm</think><answer>{answer}</answer>"), "Who?", truths)
+        assert (found and found[0]) == outcome, case
 
 
 @pytest.mark.parametrize("piece", ["I must ", "ethical ", "legal concerns ", "as an ai ", "cannot ", "more "])

@@ -1,13 +1,13 @@
 """KnowRL's reward: the truth tables of its versions, and what each of the original's bugs would have answered here."""
 
 import asyncio
-import math
 from contextlib import ExitStack
 from dataclasses import asdict
 
 import pytest
 from api_server import ApiServer, fails, says
 from asking import SetJudge
+from cells import cells
 from making import build_base, fill, grade_groups, make_answers, of_each, refused
 
 from grpo.base.errors import PREFLIGHT, UserError
@@ -62,44 +62,32 @@ def build(base):
 
 @pytest.fixture
 def grade(build, monkeypatch):
-    """grade(version, judge's outcome, thoughts, answer, **row) -> (score, judge)."""
+    """grade(version, judge's outcome, thoughts, answer) -> the score."""
 
-    def run(version, outcome, thoughts, answer, settings=(), **row):
+    def run(version, outcome, thoughts, answer):
         judge = SetJudge(outcome)
         monkeypatch.setattr("rewards.knowrl.reward.build_judge", lambda _: judge)
-        reward = build(version, *settings)
-        return asyncio.run(reward.grade(f"<think>{thoughts}</think><answer>{answer}</answer>", ROW | row)), judge
+        reward = build(version)
+        return asyncio.run(reward.grade(f"<think>{thoughts}</think><answer>{answer}</answer>", ROW))
 
     return run
 
 
-def v2(supported, n):
-    return supported / n * math.exp(1 - 10 / n)
+TABLE = cells("""
+    knowrl | correct | R | Velda | 2 ¦ knowrl | wrong | S | Quent | -0.75 ¦ knowrl | wrong | S U | Quent | -0.8
+    knowrl | | S | I don't know | 1 ¦ knowrl | refused | S | that escapes me | 1 ¦ knowrl | | S | Quent |
+    knowrl_v1 | wrong | S | Quent | -0.933333 ¦ knowrl_v1 | refused | S | no idea | -0.933333
+    knowrl_v2 | correct | R | Quent | 2 ¦ knowrl_v2 | wrong | S R | Quent | -0.990842
+    knowrl_v2 | refused | S | no idea | 1 ¦ knowrl_v2 | | S | Quent |
+    """)  # what the judge says, the thoughts, the answer; the value: -1 + exp(-4) / 2 of one fact in two, by version 2
 
 
-@pytest.mark.parametrize(
-    ("version", "outcome", "thoughts", "answer", "value"),
-    [
-        ("knowrl", "correct", REFUTED, "Velda", 2.0),
-        ("knowrl", "wrong", SUPPORTED, "Quent", -1 + 1 / 4),
-        ("knowrl", "wrong", f"{SUPPORTED} {REFUTED}", "Quent", -1.0),
-        ("knowrl", "wrong", f"{SUPPORTED} {UNKNOWN}", "Quent", -1 + 1 / 5),
-        ("knowrl", None, SUPPORTED, "I don't know", 1.0),
-        ("knowrl", "refused", SUPPORTED, "that escapes me", 1.0),
-        ("knowrl", None, SUPPORTED, "Quent", None),
-        ("knowrl_v1", "correct", REFUTED, "Velda", 2.0),
-        ("knowrl_v1", "wrong", SUPPORTED, "Quent", -1 + 1 / 15),
-        ("knowrl_v1", "refused", SUPPORTED, "no idea", -1 + 1 / 15),
-        ("knowrl_v2", "correct", REFUTED, "Quent", 2.0),
-        ("knowrl_v2", "wrong", SUPPORTED, "Quent", -1 + v2(1, 1)),
-        ("knowrl_v2", "wrong", f"{SUPPORTED} {REFUTED}", "Quent", -1 + v2(1, 2)),
-        ("knowrl_v2", "refused", SUPPORTED, "no idea", 1.0),
-        ("knowrl_v2", None, SUPPORTED, "Quent", None),
-    ],
-)
-def test_the_truth_table(grade, version, outcome, thoughts, answer, value):
-    score, _ = grade(version, outcome, thoughts, answer)
-    assert score.value == (None if value is None else pytest.approx(value, abs=1e-12)), score.reason
+@pytest.mark.parametrize("case", TABLE)
+def test_the_truth_table(grade, case):
+    version, outcome, letters, answer, value = map(str.strip, case.split("|"))
+    thoughts = " ".join({"S": SUPPORTED, "R": REFUTED, "U": UNKNOWN}[letter] for letter in letters.split())
+    score = grade(version, outcome or None, thoughts, answer)
+    assert score.value == (pytest.approx(float(value), abs=1e-6) if value else None), score.reason
 
 
 @pytest.mark.parametrize("name", [name for name, known in BUILT_IN.items() if known.asks_judge])
@@ -116,8 +104,6 @@ def test_what_is_known_of_a_reward_says_whether_declining_earns_more_than_a_wron
     [
         (f"<think>{SUPPORTED}</think><answer>{REFUTED}</answer>", SUPPORTED.strip()),
         (f"<think></think><answer>{SUPPORTED}</answer>", ""),  # empty: the facts of the answer do not pay
-        (f"<think> \n</think><answer>{SUPPORTED}</answer>", ""),
-        (f"</think><answer>{SUPPORTED}</answer>", ""),
         (f"{UNKNOWN}</think><answer>{SUPPORTED}</answer>", UNKNOWN.strip()),
         (f"<answer>{SUPPORTED}</answer>", None),  # no block: the whole completion is judged
         (f"<think>{SUPPORTED}<answer>Quent</answer>", f"{SUPPORTED}<answer>Quent</answer>"),  # not closed: to the end
@@ -167,22 +153,16 @@ def test_knowrls_versions_count_every_fact_that_the_decomposer_lists(build, monk
         completion = f"<think>{SUPPORTED}</think><answer>Velda or Quent</answer>"
         score = asyncio.run(build(version, *served(server)).grade(completion, ROW))
     assert score.details["facts"] == n, score.reason
-    if version == "knowrl_v2":
-        assert score.value == pytest.approx(-1 + v2(score.details["supported"], 4))
 
 
 def test_the_details_of_a_score_count_facts_by_verdict(grade):
-    score, _ = grade("knowrl", "wrong", f"{SUPPORTED} {REFUTED} {UNKNOWN} Mira Tolan worked as a weaver.", "Quent")
+    score = grade("knowrl", "wrong", f"{SUPPORTED} {REFUTED} {UNKNOWN} Mira Tolan worked as a weaver.", "Quent")
     assert score.details == {"factuality": 1 / 7, "facts": 4, "supported": 2, "refuted": 1} and score.outcome == "wrong"
     assert [fact["verdict"] for fact in score.facts].count("supported") == 2 and len(score.facts) == 4
     assert score.reason.startswith("as told; 2 of 4 facts supported, 1 refuted; ")
     assert all(fact["fact"] in score.reason and fact["passage"] in (None, "Mira Tolan#0") for fact in score.facts)
     assert score.value == pytest.approx(-1 + 1 / 7)
-    assert grade("knowrl", "correct", SUPPORTED, "Velda")[0].details == {}  # nothing was looked up
-    assert (
-        grade("knowrl", "wrong", SUPPORTED, "Quent", ("missing_title_policy=unscored",), title="Nobody")[0].details
-        == {}
-    )
+    assert grade("knowrl", "correct", SUPPORTED, "Velda").details == {}  # nothing was looked up
 
 
 @pytest.mark.parametrize("before", ["", "<think> \n", "Hm. <think>"])
@@ -210,14 +190,6 @@ def test_factuality_without_a_knowledge_base_is_refused(base, monkeypatch):
     with pytest.raises(UserError) as caught:  # the original trains on with factuality 0
         build_rewards(["knowrl_v2"], options("null"))
     assert caught.value.exit_code == 3 and not (base.parent / "absent.db").exists()
-
-
-def test_the_knowledge_base_of_the_configuration_goes_before_that_of_the_environment(base, monkeypatch):
-    for variable, given in ((base.parent / "absent.db", base), (base, "null")):
-        monkeypatch.setenv("FACTSCORE_DB_PATH", str(variable))
-        checker = FactChecker(options(given), FORMULAS["knowrl"])
-        assert checker.base.path == base
-        checker.close()
 
 
 NOBODY = ROW | {"title": "Nobody At All"}
@@ -276,7 +248,6 @@ def test_the_unscored_share_is_the_worst_of_the_services_asked(build):
     "script",
     [
         ["1. Paris is the capital of France."],
-        ["", "- Paris lies on the Seine."],
         ["Sure!", "- Paris lies on the Seine."],
     ],
 )
@@ -287,11 +258,7 @@ def test_the_preflight_has_a_text_taken_apart(build, script):
         assert "Paris is the capital of France" in server.requests[0].text
 
 
-OF_JUDGE = ["correctness", "simpleqa", "truthrl", "abstention", "rlcr"]
-TRIED = [*((name, "judge") for name in OF_JUDGE), ("factuality", "decomposer"), ("binary_rar", "decomposer")]
-
-
-@pytest.mark.parametrize(("name", "service"), TRIED)
+@pytest.mark.parametrize(("name", "service"), [("truthrl", "judge"), ("factuality", "decomposer")])
 def test_the_rewards_that_ask_one_service_try_it_before_the_first_step_too(base, build, name, service):
     said = []
     with ApiServer(default=says("Sure! Paris.")) as server:
@@ -304,15 +271,7 @@ def test_the_rewards_that_ask_one_service_try_it_before_the_first_step_too(base,
     assert bool(said) == (service == "decomposer")
 
 
-def test_the_decomposers_replies_have_the_configured_room_before_the_first_step_and_later(build):
-    with ApiServer(says("- Paris is the capital of France."), default=says(f"- {SUPPORTED}")) as server:
-        reward = build("knowrl", *served(server), "decomposer_max_tokens=77")
-        Scorer([reward]).prepare([ROW], print)
-        graded(reward, ["Quent"])
-        assert [request.body["max_tokens"] for request in server.requests] == [77, 77]
-
-
-@pytest.mark.parametrize("reply", ["A", "Sure! Paris.", "NON_FACTUAL:", "- Rome is in Italy.", ""])
+@pytest.mark.parametrize("reply", ["Sure! Paris.", "NON_FACTUAL:", "- Rome is in Italy."])
 def test_a_model_that_cannot_take_a_text_apart_is_found_before_the_first_step(build, reply):
     with ApiServer(default=says(reply)) as server:
         scorer = Scorer([build("knowrl", *served(server))])

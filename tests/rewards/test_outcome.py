@@ -49,12 +49,8 @@ def test_answering_pays_above_the_threshold(threshold):
     [
         ("correct", "<confidence>1</confidence>", 1),
         ("correct", "<confidence>80 %</confidence>", 1 - 0.2**2),
-        ("correct", "<confidence>0</confidence>", 0),
-        ("wrong", "<confidence>0</confidence>", 0),
         ("wrong", "<confidence>0.8</confidence>", -(0.8**2)),
-        ("wrong", "<confidence>1</confidence>", -1),
         ("refused", "<confidence>0.1</confidence>", -(0.1**2)),
-        ("refused", "<confidence>0</confidence>", 0),
         *[(outcome, text, value) for text in NO_CONFIDENCE for outcome, value in WITHOUT_CONFIDENCE.items()],
     ],
 )
@@ -63,13 +59,6 @@ def test_truth_table_of_a_stated_confidence(outcome, stated, value):
     completion = graded("rlcr", [outcome], stated)[0]
     assert completion.reward == pytest.approx(value) and completion.scores["rlcr"].outcome == outcome
     assert ("states no confidence" in completion.scores["rlcr"].reason) is (stated in NO_CONFIDENCE)
-
-
-@pytest.mark.parametrize("outcome", ANSWERS)
-def test_the_reason_tells_why_the_grade_and_which_confidence(outcome):
-    why = graded("correctness", [outcome])[0].scores["correctness"].reason
-    score = graded("rlcr", [outcome], "<confidence>0.8</confidence>")[0].scores["rlcr"]
-    assert why and score.reason == f"{why}; states the confidence 0.8"
 
 
 @pytest.mark.parametrize("p", [0.0, 0.3, 0.5, 0.9, 1.0])

@@ -10,6 +10,7 @@ import re
 import sys
 import threading
 import time
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import FrozenInstanceError
 from decimal import Decimal
@@ -19,11 +20,13 @@ import numpy as np
 import pytest
 import torch
 from asking import PATIENCE_S, at_any_pace
+from cells import cells
 from making import grade_groups, make_answers, of_each
 
 from grpo.algorithm.schema import Score, TrainerState
 from grpo.base.errors import UserError
-from rewards.own import as_function, find_function, needed_columns, short_name
+from rewards.own import as_function, needed_columns
+from rewards.own_names import find_object, short_name
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
 
@@ -31,14 +34,8 @@ FILE = """
 import helper
 from dataclasses import dataclass
 
-calls = []
-
 def brevity(prompts, completions, **columns):
-    calls.append(len(completions))
     return [-float(len(text)) for text in completions]
-
-def counted(completions, **columns):
-    return [float(len(calls))] * len(completions)
 
 class Weighted:
     def __init__(self, weight=helper.WEIGHT):
@@ -81,27 +78,18 @@ def rewards_of(function, **options) -> list:
 # --- names --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [
-        ("./rewards.py:brevity", [-1.0, -3.0]),
-        ("rewards.py:heavy", [10.0, 30.0]),
-        ("rewards.py:Weighted", [2.0, 6.0]),
-        ("rewards.py:Weighted.static", [7.0, 7.0]),
-        ("{folder}/rewards.py:brevity", [-1.0, -3.0]),
-        ("of_mine:f", [3.0, 3.0]),
-    ],
-)
-def test_a_name_is_a_function_of_a_module_or_of_a_file(folder, name, wanted):
-    (reward,) = build_rewards([name.replace("{folder}", str(folder))], {"reward_timeout_s": 5})
-    assert of_each(graded(reward), "reward") == wanted
+NAMES = cells("""
+    ./rewards.py:brevity | -1 -3 ¦ rewards.py:heavy | 10 30 ¦ rewards.py:Weighted | 2 6 ¦ of_mine:f | 3 3
+    rewards.py:Weighted.static | 7 7 ¦ {folder}/rewards.py:brevity | -1 -3
+    """)
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_a_name_is_a_function_of_a_module_or_of_a_file(folder, case):
+    name, wanted = case.replace("{folder}", str(folder)).split(" | ")
+    (reward,) = build_rewards([name], {"reward_timeout_s": 5})
+    assert of_each(graded(reward), "reward") == list(map(float, wanted.split()))
     assert reward.timeout_s == 5 and "/" not in reward.name
-
-
-def test_two_functions_of_a_file_share_what_it_holds(folder):
-    first, second = build_rewards(["./rewards.py:brevity", "rewards.py:counted"], {"reward_timeout_s": 5})
-    graded(first)
-    assert of_each(graded(second), "reward") == [1.0, 1.0]
 
 
 def test_metrics_name_a_file_without_its_folder(folder):
@@ -112,27 +100,21 @@ def test_metrics_name_a_file_without_its_folder(folder):
         build_rewards(["./rewards.py:brevity", "other/rewards.py:brevity"], {"reward_timeout_s": 5})
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "why"),
-    [
-        ("./absent.py:f", "", "FileNotFoundError"),
-        ("./mine.py:absent", "x = 1", "no attribute 'absent'"),
-        ("./mine.py:f", "def f(:", "mine.py:1"),
-        ("./mine.py:f", "x = 1\nimport numpyy", "mine.py:2"),
-        ("./mine.py:f", "\n\nraise RuntimeError('at import')", "RuntimeError: at import ({folder}/mine.py:3"),
-        ("./mine.py:f", "def f(completions, **columns): return [0.0]\n\n1 / 0", "ZeroDivisionError"),
-        ("./mine.py:f", "import sys\nsys.exit(0)", "SystemExit: 0 ({folder}/mine.py:2"),
-        ("./mine.py:f", "import asyncio\nraise asyncio.CancelledError", "CancelledError ({folder}/mine.py:2"),
-        ("absent_module:f", "", "No module named"),
-        ("rewards:f", "", "no attribute 'f'"),
-    ],
-)
-def test_what_cannot_be_imported_is_refused_with_its_place(tmp_path, monkeypatch, name, text, why):
+BROKEN = cells(r"""
+    ./absent.py:f | | FileNotFoundError ¦ ./mine.py:f | def f(: | mine.py:1 ¦ absent_module:f | | No module named
+    ./mine.py:f | x = 1\nimport numpyy | mine.py:2 ¦ rewards:f | | no attribute 'f'
+    ./mine.py:f | import sys\nsys.exit(0) | SystemExit: 0 ({folder}/mine.py:2
+    """)
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_cannot_be_imported_is_refused_with_its_place(tmp_path, monkeypatch, case):
+    name, text, why = map(str.strip, case.split("|"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(text)
     for _ in range(2):  # each time
         with pytest.raises(UserError, match="cannot import the reward") as error:
-            find_function(name)
+            find_object(name)
     assert why.replace("{folder}", str(tmp_path)) in error.value.why and error.value.exit_code == 2
     assert "path/to/file.py:function" in error.value.fix
 
@@ -142,20 +124,16 @@ def test_what_cannot_be_imported_is_refused_with_its_place(tmp_path, monkeypatch
     [
         ("f = 3", "is no function"),
         ("class f:\n    def __init__(self, weight): pass", "missing 1 required positional argument"),
-        (
-            "class C:\n    __signature__ = 3\n    def __call__(self, **columns): pass\nf = C()",
-            "does not tell its parameters",
-        ),
+        ("class C:\n    __signature__ = 3\n    def __call__(self, **columns): pass\nf = C()", "is no function"),
         ("def f(prompts, completions): pass", "takes no **kwargs"),
         ("def f(prompts, completions, /, **columns): pass", "takes no **kwargs"),
         ("def f(prompt, **columns): pass", "asks for prompt"),
-        ("def f(completion, **columns): pass", "asks for completion"),
     ],
 )
 def test_what_cannot_be_called_is_refused_before_the_run(tmp_path, text, part):
     (tmp_path / "mine.py").write_text(text)
     with pytest.raises(UserError, match=re.escape(part)) as error:
-        find_function(f"{tmp_path}/mine.py:f")
+        build_rewards([f"{tmp_path}/mine.py:f"], {"reward_timeout_s": 5})
     assert error.value.exit_code == 2 and error.value.fix
 
 
@@ -203,27 +181,10 @@ def test_functions_for_several_tasks_leave_out_the_prompts_of_the_others():
         return [-1.0 if kind == "code" else None for kind in task]
 
     rewards = [Reward("m:math", function=of_math), Reward("m:code", function=of_code)]
-    assert of_each(graded(*rewards, columns={"task": "math"}), "reward") == [1.0, 1.0]
-    assert of_each(graded(*rewards, columns={"task": "code"}), "reward") == [-1.0, -1.0]
-    assert of_each(graded(*rewards, columns={"task": "other"}), "reward") == [None, None]
+    for task, value in {"math": 1.0, "code": -1.0, "other": None}.items():
+        assert of_each(graded(*rewards, columns={"task": task}), "reward") == [value, value]
     some = Reward("m:some", function=lambda completions, **_: [None, 2.0])
     assert of_each(graded(rewards[0], some, columns={"task": "math"}), "reward") == [None, 3.0]
-
-
-@at_any_pace
-def test_coroutines_wait_together(pace):
-    async def slow(prompts, completions, **kwargs):
-        await asyncio.sleep(0.2 * pace)
-        return [1.0 if completion else 0.0 for completion in completions]
-
-    class Slow:
-        async def __call__(self, completions, **kwargs):
-            return await slow(None, completions)
-
-    groups, started = [make_answers({}, "a", "") for _ in range(40)], time.perf_counter()
-    grade_groups([Reward("m:a", function=slow), Reward("m:b", function=Slow())], *groups)
-    assert time.perf_counter() - started < 2 * pace  # 80 calls of 0.2 s
-    assert all(of_each(group, "reward") == [2.0, 0.0] for group in groups)
 
 
 def test_a_plain_function_may_hand_over_a_coroutine():
@@ -237,12 +198,9 @@ def test_a_plain_function_may_hand_over_a_coroutine():
 @pytest.mark.parametrize(
     "returned",
     [
-        np.array([1.0, 2.0]),
         np.array([1, 2]),
         torch.tensor([1.0, 2.0], requires_grad=True),
-        torch.tensor([1, 2], dtype=torch.bfloat16),
         [np.float32(1), torch.tensor(2.0)],
-        (1, 2.0),
         iter([True, 2]),
         (Fraction(1), Decimal(2)),
     ],
@@ -255,8 +213,7 @@ def test_arrays_and_tensors_are_lists_of_numbers(returned):
 @pytest.mark.parametrize(
     "returned",
     [
-        *(np.ones((2, 1)), torch.ones(3), torch.tensor(1.0), {1.0, 2.0}, b"ab", ["1", "2"], [[1.0], [2.0]]),
-        *([10**400, 1], [1j, 1], [b"1", 2], ["x" * 10_000, 1], [object(), 1]),
+        *(np.ones((2, 1)), torch.ones(3), torch.tensor(1.0), {1.0, 2.0}, b"ab", ["1", "2"], [10**400, 1]),
     ],
     ids=lambda returned: repr(returned)[:30].partition(" at 0x")[0],
 )
@@ -315,7 +272,7 @@ def test_a_function_may_change_whatever_it_is_given():
     assert (group.prompt.columns, group.prompt.messages) == before
 
 
-NOT_NUMBERS = [math.nan, -math.inf, np.float32("inf"), torch.tensor(math.nan), Decimal("NaN"), 1e308, -1e16]
+NOT_NUMBERS = [math.nan, np.float32("inf"), torch.tensor(math.nan), -1e16]
 
 
 @pytest.mark.parametrize("value", NOT_NUMBERS, ids=str)
@@ -376,7 +333,7 @@ def test_a_function_logs_columns_and_numbers():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("extra", [1]), ("extra", "ab"), ("extra", None), ("metric", "much"), ("metric", None)],
+    [("extra", [1]), ("extra", "ab"), ("metric", "much")],
 )
 def test_what_cannot_be_logged_is_told_with_its_place(name, value):
     def f(completions, log_extra, log_metric, **columns):
@@ -391,8 +348,12 @@ def test_what_cannot_be_logged_is_told_with_its_place(name, value):
 # --- faults -------------------------------------------------------------------------------------------------------
 
 
+def divides():
+    return 1 / 0
+
+
 def raises_below(completions, **columns):
-    return [int("x")] * len(completions)
+    return [divides()] * len(completions)
 
 
 async def raises_later(completions, **columns):
@@ -404,28 +365,21 @@ def exits(completions, **columns):
     raise SystemExit(0)
 
 
-def stops_iterating(completions, **columns):
-    next(iter([]))
-
-
-def gives_up(completions, **columns):
-    raise TimeoutError("the sandbox is slow")
-
-
 @pytest.mark.parametrize(
-    ("function", "why"),
+    ("function", "why", "place"),
     [
-        *((raises_below, "ValueError"), (raises_later, "KeyError"), (exits, "SystemExit")),
-        *((stops_iterating, "StopIter"), (gives_up, "TimeoutError: the sandbox is slow")),
+        (raises_below, "ZeroDivisionError", divides),
+        (raises_later, "KeyError", raises_later),
+        (exits, "SystemExit", exits),
     ],
 )
-def test_what_a_function_raises_is_told_with_file_and_line(function, why):
+def test_what_a_function_raises_is_told_with_file_and_line(function, why, place):
     with pytest.raises(UserError, match="the reward mine:f failed") as error:
         rewards_of(function)
-    line = function.__code__.co_firstlineno
-    place = re.search(r".*\((.*):(\d+) in (\w+)\)$", error.value.why)
-    assert error.value.why.startswith(why) and place[1] == __file__ and place[3] == function.__name__
-    assert line < int(place[2]) <= line + 2
+    line = place.__code__.co_firstlineno
+    file, at, name = re.search(r".*\((.*):(\d+) in (\w+)\)$", error.value.why).groups()
+    assert error.value.why.startswith(why) and (file, name) == (__file__, place.__name__)
+    assert line < int(at) <= line + 2
 
 
 class OfMyOwn(BaseException):
@@ -433,7 +387,7 @@ class OfMyOwn(BaseException):
 
 
 @pytest.mark.parametrize("kind", ["plain", "async", "within"])
-@pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit, OfMyOwn, KeyboardInterrupt, StopIteration])
+@pytest.mark.parametrize("error", [asyncio.CancelledError, OfMyOwn, KeyboardInterrupt, StopIteration])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_whatever_a_function_raises_is_told_at_once(kind, error):
     """Those that are no Exception would end the thread or the event loop, and the reward would never answer."""
@@ -454,26 +408,6 @@ def test_whatever_a_function_raises_is_told_at_once(kind, error):
     assert time.monotonic() - started < PATIENCE_S / 2
 
 
-class Hostile:
-    def __str__(self):
-        raise GeneratorExit
-
-    __float__ = __repr__ = __str__
-
-
-@pytest.mark.parametrize("value", [Hostile(), [Hostile(), 1.0]], ids=["value", "list"])
-def test_values_may_raise_whatever_is_asked_of_them(value):
-    with pytest.raises(UserError, match="mine:f"):
-        rewards_of(lambda completions, **columns: value)
-
-
-def test_a_plain_function_may_run_an_event_loop():
-    async def service(completions):
-        return [1.0] * len(completions)
-
-    assert rewards_of(lambda completions, **columns: asyncio.run(service(completions))) == [1.0, 1.0]
-
-
 def test_a_decorated_function_is_taken_for_what_is_called():
     def of_one(completion):
         return 1.0
@@ -483,16 +417,6 @@ def test_a_decorated_function_is_taken_for_what_is_called():
         return [of_one(completion) for completion in completions]
 
     assert as_function("m:f", for_each) is for_each and needed_columns(for_each) == ()
-
-
-def divides():
-    return 1 / 0
-
-
-def test_the_place_of_an_error_is_where_it_was_raised():
-    with pytest.raises(UserError, match="the reward mine:f failed") as error:
-        rewards_of(lambda completions, **columns: [divides()])
-    assert error.value.why.endswith("in divides)")
 
 
 def test_a_coroutine_past_its_deadline_is_cancelled():
@@ -546,34 +470,29 @@ def test_coroutines_run_on_a_daemon_thread_and_keep_their_event_loop():
         daemons.append(threading.current_thread().daemon)
         return [1.0] * len(completions)
 
-    scorer = Scorer([Reward("m:f", function=waits), Reward("m:g", function=waits)])
+    class Waits:
+        async def __call__(self, completions, **columns):
+            return await waits(completions)
+
+    scorer = Scorer([Reward("m:f", function=waits), Reward("m:g", function=Waits())])
     for _ in range(2):
         scorer.grade([make_answers({}, "a")])
     scorer.close()
     assert daemons == [True] * 4 and len(loops) == 1
 
 
-@pytest.mark.parametrize("kind", ["plain", "async", "deaf"])
 @at_any_pace
-def test_past_its_deadline_a_group_is_unscorable_and_the_next_one_is_not(kind, pace):
-    """Also where more calls hang than there are slots."""
+def test_past_its_deadline_a_group_is_unscorable_and_the_next_one_is_not(pace):
+    """Also of a coroutine that will not be cancelled."""
     free, ends = threading.Event(), time.monotonic() + 2 * pace
-
-    def plain(completions, hang, **columns):
-        if hang[0]:
-            free.wait(2 * pace)
-        return [1.0] * len(completions)
 
     async def waits(completions, hang, **columns):
         while hang[0] and not free.is_set() and time.monotonic() < ends:
-            try:
+            with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.01)
-            except asyncio.CancelledError:
-                if kind == "async":
-                    raise
         return [1.0] * len(completions)
 
-    reward = Reward("m:f", function=plain if kind == "plain" else waits, timeout_s=0.2 * pace)
+    reward = Reward("m:f", function=waits, timeout_s=0.2 * pace)
     groups = [make_answers({"hang": i < 6}, "a", "b") for i in range(8)]
     metrics = grade_groups([reward], *groups)
     free.set()

@@ -1,6 +1,7 @@
 """Rewards of completions that call tools: what they say themselves counts, and what a tool has said never does."""
 
 import pytest
+from cells import cells
 from making import build_base, grade_groups, make_answers
 
 from grpo.algorithm.schema import Call, own_words
@@ -28,22 +29,22 @@ def graded(text, *names, row=ROW, call=CALL, failure="", **options):
     return group.completions[0]
 
 
-@pytest.mark.parametrize(("text", "value"), [
-    ("<think>{}She was.</think><answer>Velda</answer>", 1),
-    ("<think>{}</think><answer>Velda</answer>", 1),
-    ("<think>a{}b{}</think><answer>Velda</answer>", 1),
-    ("{}<think>a</think><answer>Velda</answer>", -1),
-    ("<think>a</think>{}<answer>Velda</answer>", -1),
-    ("<think>a</think><answer>{}</answer>", -1),
-    ("<think>a</think><answer>Velda{}</answer>", -1),
-    ("<think>a</think><answer>Velda</answer>{}", -1),
-    ("<think>{}<result>Mira was born in Orsen.</result></think><answer>Velda</answer>", -1),  # of its own
-    ("<think><search>Mira</search>a</think><answer>Velda</answer>", -1),  # was not called
-    ("<think><calc>1</think><answer>Velda</answer>", -1),
-    ("<think>a</think><answer>Velda</answer>", 1),
-])  # fmt: skip
-def test_calls_belong_into_the_think_block(text, value):
-    assert graded(text, "format").scores["format"].value == value
+IN_ORDER = cells("""
+    <think>{}She was.</think><answer>Velda</answer> ¦ <think>{}</think><answer>Velda</answer>
+    <think>a{}b{}</think><answer>Velda</answer> ¦ <think>a</think><answer>Velda</answer>
+    """)
+OUT_OF_ORDER = cells("""
+    {}<think>a</think><answer>Velda</answer> ¦ <think>a</think>{}<answer>Velda</answer>
+    <think>a</think><answer>{}</answer> ¦ <think>a</think><answer>Velda{}</answer>
+    <think>a</think><answer>Velda</answer>{} ¦ <think><calc>1</think><answer>Velda</answer>
+    <think>{}<result>Mira was born in Orsen.</result></think><answer>Velda</answer>
+    <think><search>Mira</search>a</think><answer>Velda</answer>
+    """)  # also a result of its own, and what was not called
+
+
+@pytest.mark.parametrize("text", IN_ORDER + OUT_OF_ORDER)
+def test_calls_belong_into_the_think_block(text):
+    assert graded(text, "format").scores["format"].value == (1 if text in IN_ORDER else -1)
 
 
 def test_without_tools_such_tags_are_text():

@@ -3,122 +3,74 @@
 import json
 
 import pytest
-from api_server import ApiServer, chat, says, sends
-from asking import KEY_NAME, ask, check, client_of
+from api_server import ApiServer, chat, fails, says, sends
+from asking import FAST, KEY_NAME, ask, check, client_of
+from cells import cells
 
 from grpo.base.errors import UserError
 from rewards.api.client import ApiClient, request_of
 from rewards.api.endpoint import Endpoint, read_endpoint
-from rewards.api.reply import CUT, ChatReply, Permanent, Trouble, read_body, read_status
+from rewards.api.reply import ChatReply, Permanent, Trouble, read_body, read_status
+
+KINDS = {kind.__name__: kind for kind in (ChatReply, Permanent, Trouble)}
+STATUSES = cells("""
+    404 | {"error": {"message": "The model `x` does not exist", "code": "model_not_found"}} | Permanent | `x`
+    401 | {"error": {"message": "Incorrect API key provided", "code": "invalid_api_key"}} | Permanent | Incorrect
+    429 | {"error": {"message": "You exceeded your quota", "type": "insufficient_quota"}} | Permanent | quota
+    429 | {"error": {"message": "Rate limit reached", "code": "rate_limit_exceeded"}} | Trouble | 429
+    400 | {"error": {"message": "filtered due to Azure's policy", "code": "content_filter"}} | ChatReply | filtered
+    402 | {"error": {"message": "Insufficient Balance", "code": "invalid_request_error"}} | Permanent | Balance
+    400 | {"object": "error", "message": "This model's maximum context length is 4096"} | ChatReply | maximum context
+    404 | {"object": "error", "message": "The model `x` does not exist."} | Permanent | `x`
+    422 | {"detail": [{"loc": ["body"], "msg": "Extra inputs are not permitted"}]} | ChatReply | not permitted
+    404 | {"error": "model 'x' not found"} | Permanent | model 'x' not found
+    503 | {"error": {"message": "Loading model", "type": "unavailable_error"}} | Trouble | 503: Loading model
+    400 | {"error": {"message": "Budget has been exceeded!", "type": "budget_exceeded"}} | Permanent | Budget
+    400 | [{"error": {"message": "API key not valid.", "code": 400}}] | ChatReply | API key not valid
+    502 | "<html><h1>502 Bad Gateway</h1></html>" | Trouble | it answered 502: <html><h1>502 Bad Gateway
+    503 | null | Trouble | it answered 503 ¦ 405 | "Method Not Allowed" | Permanent | 405
+    404 | "<html><h1>404 Not Found</h1></html>" | Permanent | Not Found
+    200 | {"error": {"message": "Provider returned error", "code": 429}} | Trouble | 429
+    200 | {"error": {"message": "No auth credentials found", "code": 401}} | Permanent | No auth
+    200 | {"code": 1001, "msg": "invalid token"} | Trouble | invalid token
+    200 | {"error": "model is loading"} | Trouble | model is loading
+    """)  # as OpenAI, Azure, DeepSeek, vLLM, Ollama, llama.cpp, LiteLLM, Gemini, nginx and OpenRouter answer
+REPLIES = cells("""
+    {"content": "A"} | error | not complete: error ¦ {"content": "A"} | insufficient_system_resource | not complete
+    {"content": "A"} | content_filter | not complete ¦ {"content": "A"} | SAFETY | not complete: SAFETY
+    {"content": "Gra"} | length | cut at max_tokens ¦ {"content": "Gra"} | MAX_TOKENS | cut at max_tokens
+    {"content": "Gra"} | abort | not complete: abort
+    {"content": null, "reasoning_content": "The grade is A."} | stop | no text
+    {"content": "", "reasoning_content": "A"} | stop | no text
+    {"content": [{"type": "image_url", "image_url": "x"}]} | stop | no text
+    {"content": null, "refusal": "I cannot grade this."} | stop | no text
+    {"content": [{"type": "text", "text": "A"}]} | stop | A ¦ {"content": "A", "reasoning_content": "B"} | stop | A
+    {"content": [{"type": "thinking", "thinking": "B"}, {"type": "text", "text": "A"}]} | stop | A
+    {"content": "<think>B</think>A"} | stop | A ¦ {"content": "A"} | end_turn | A ¦ {"content": "A"} | STOP | A
+    {"content": "A"} | eos_token | A ¦ {"content": "A"} | | A
+    """)  # a message, why it ended, and its text or what is wrong
 
 
-def error(message, **more):
-    return {"error": {"message": message, **more}}
+@pytest.mark.parametrize("case", STATUSES)
+def test_what_an_answer_means(case):
+    status, text, kind, words = case.split(" | ")
+    body = json.loads(text)
+    outcome = read_body(text.encode())[0] if status == "200" else read_status(int(status), {}, body)
+    assert isinstance(outcome, KINDS[kind]) and words in outcome.reason and getattr(outcome, "text", None) is None
 
 
-STATUSES = {  # server and case -> (status, body, what it means, words of the sentence)
-    "OpenAI, no such model": (404, error("The model `x` does not exist", code="model_not_found"), Permanent, "`x`"),
-    "OpenAI, wrong key": (401, error("Incorrect API key provided", code="invalid_api_key"), Permanent, "Incorrect"),
-    "OpenAI, no credit": (429, error("You exceeded your quota", type="insufficient_quota"), Permanent, "quota"),
-    "OpenAI, too fast": (429, error("Rate limit reached", code="rate_limit_exceeded"), Trouble, "429"),
-    "Azure, filtered prompt": (
-        400,
-        error("The response was filtered due to Azure's content policy", code="content_filter"),
-        ChatReply,
-        "filtered",
-    ),
-    "DeepSeek, no credit": (402, error("Insufficient Balance", code="invalid_request_error"), Permanent, "Balance"),
-    "vLLM, too long": (
-        400,
-        {"object": "error", "message": "This model's maximum context length is 4096 tokens.", "code": 400},
-        ChatReply,
-        "maximum context length",
-    ),
-    "vLLM, no such model": (404, {"object": "error", "message": "The model `x` does not exist."}, Permanent, "`x`"),
-    "vLLM, strict fields": (
-        422,
-        {"detail": [{"loc": ["body", "max_completion_tokens"], "msg": "Extra inputs are not permitted"}]},
-        ChatReply,
-        "not permitted",
-    ),
-    "Ollama, no such model": (404, {"error": "model 'x' not found"}, Permanent, "model 'x' not found"),
-    "llama.cpp, loading": (503, error("Loading model", type="unavailable_error"), Trouble, "503: Loading model"),
-    "LiteLLM, budget": (400, error("Budget has been exceeded!", type="budget_exceeded"), Permanent, "Budget"),
-    "Gemini, wrong key": (400, [error("API key not valid.", code=400)], ChatReply, "API key not valid"),
-    "nginx, bad gateway": (
-        502,
-        "<html><h1>502 Bad Gateway</h1></html>",
-        Trouble,
-        "it answered 502: <html><h1>502 Bad Gateway",
-    ),
-    "no body": (503, None, Trouble, "it answered 503"),
-    "nginx, no such path": (404, "<html><h1>404 Not Found</h1></html>", Permanent, "Not Found"),
-    "a web server": (405, "Method Not Allowed", Permanent, "405"),
-}
-BODIES = {  # with status 200
-    "OpenRouter, busy": (error("Provider returned error", code=429), Trouble, "429"),
-    "OpenRouter, no key": (error("No auth credentials found", code=401), Permanent, "No auth"),
-    "OpenRouter, mid-reply": (chat("A", "error"), Trouble, "not complete: error"),
-    "a gateway": ({"code": 1001, "msg": "invalid token"}, Trouble, "invalid token"),
-    "an error text": ({"error": "model is loading"}, Trouble, "model is loading"),
-    "DeepSeek, out of resources": (chat("A", "insufficient_system_resource"), Trouble, "not complete"),
-    "a filter": (chat("A", "content_filter"), Trouble, "not complete"),
-    "Gemini, a filter": (chat("A", "SAFETY"), Trouble, "not complete: SAFETY"),
-    "OpenAI, cut": (chat("Gra", "length"), Trouble, CUT),
-    "Gemini, cut": (chat("Gra", "MAX_TOKENS"), Trouble, CUT),
-    "vLLM, aborted": (chat("Gra", "abort"), Trouble, "not complete: abort"),
-    "vLLM, thoughts alone": (chat(None, reasoning_content="The grade is A."), Trouble, "no text"),
-    "DeepSeek, thoughts alone": (chat("", reasoning_content="A"), Trouble, "no text"),
-    "parts without text": (chat([{"type": "image_url", "image_url": "x"}]), Trouble, "no text"),
-    "OpenAI, refusal": (chat(None, refusal="I cannot grade this."), Trouble, "no text"),
-}
-TEXTS = {  # with status 200: the text of the reply is A
-    "parts": chat([{"type": "text", "text": "A"}]),
-    "thoughts in a part": chat([{"type": "thinking", "thinking": "B"}, {"type": "text", "text": "A"}]),
-    "thoughts in a field": chat("A", reasoning_content="B"),
-    "thoughts in the text": chat("<think>B</think>A"),
-    "Anthropic, end of turn": chat("A", "end_turn"),
-    "Gemini, end": chat("A", "STOP"),
-    "TGI, end": chat("A", "eos_token"),
-    "no reason": chat("A", None),
-}
+@pytest.mark.parametrize("case", REPLIES)
+def test_which_replies_are_texts(case):
+    message, ended, said = map(str.strip, case.split("|"))
+    body = chat(finish_reason=ended or None, **json.loads(message))
+    outcome, _ = read_body(b"\n\n" + json.dumps(body).encode())  # DeepSeek keeps alive by \n
+    assert outcome == ChatReply("A") if said == "A" else isinstance(outcome, Trouble) and said in outcome.reason
 
 
-@pytest.mark.parametrize("name", STATUSES)
-def test_what_a_status_means(name):
-    status, body, kind, words = STATUSES[name]
-    outcome = read_status(status, {}, body)
-    assert isinstance(outcome, kind) and words in outcome.reason and getattr(outcome, "text", None) is None
-
-
-@pytest.mark.parametrize("name", BODIES)
-def test_what_a_body_means_that_holds_no_reply(name):
-    body, kind, words = BODIES[name]
-    outcome, _ = read_body(json.dumps(body).encode())
-    assert isinstance(outcome, kind) and words in outcome.reason
-
-
-@pytest.mark.parametrize("name", TEXTS)
-def test_bodies_that_hold_a_reply(name):
-    assert read_body(b"\n\n" + json.dumps(TEXTS[name]).encode())[0] == ChatReply("A")  # DeepSeek keeps alive by \n
-
-
-@pytest.mark.parametrize(
-    "body, words",
-    [
-        (b"<!DOCTYPE html><title>Sign in</title>", "Sign in"),
-        *(
-            (body, "no JSON object")
-            for body in (b"", b'"A"', b"[1]", b"\xff\xfe\x00", b"[" * 100_000, b'{"choices": [')
-        ),
-        (b'{"choices": []}', "no choices"),
-        (b'{"choices": [7]}', "no choices"),
-        (b'{"choices": {"0": 1}, "usage": [1]}', "no choices"),
-    ],
-)
-def test_bodies_that_hold_no_reply(body, words):
-    outcome, _ = read_body(body)
-    assert isinstance(outcome, Trouble) and words in outcome.reason
+@pytest.mark.parametrize("body", [b"", b"[1]", b"\xff\xfe\x00", b"[" * 100_000, b'{"choices": [', b"<title>Hi</title>"])
+def test_what_is_no_json_object_holds_no_reply(body):
+    assert "no JSON object" in read_body(body)[0].reason
+    assert "no choices" in read_body(b'{"choices": {"0": 1}, "usage": [1]}')[0].reason
 
 
 @pytest.mark.parametrize("model", ["o4-mini", "gpt-5-mini", "openai/o3", "gpt-4o-mini", "o1x", "Qwen/gpt-4"])
@@ -131,7 +83,7 @@ def test_openais_reasoning_models_are_asked_in_their_own_parameters(model):
 
 
 def test_so_is_a_model_under_another_name_that_asks_for_them():
-    refusal = sends(json.dumps(error("Use 'max_completion_tokens' instead.")).encode(), 400)
+    refusal = fails(400, message="Use 'max_completion_tokens' instead.")
     with ApiServer(refusal, says("A"), default=says("A")) as server:
         client = client_of(server)
         assert ask(client, "one", "two")[1] == ChatReply("A")
@@ -146,7 +98,7 @@ def test_a_base_url_may_hold_the_path_of_the_requests(path):
     with ApiServer() as server:
         options = {"judge_base_url": server.url + path, "judge_api_key_env": KEY_NAME, "judge_model": "m"}
         options["api_plain_http"] = False
-        assert ask(ApiClient(read_endpoint("judge", options)), "question") == [ChatReply("A")]
+        assert ask(ApiClient(read_endpoint("judge", options), FAST), "question") == [ChatReply("A")]
         assert server.requests[0].path == "/v1/chat/completions"
 
 

@@ -63,10 +63,8 @@ def test_format_is_wrong(text):
     ("It is 4.", "", 0, "no <think>; no </think>; no <answer>; no </answer>"),
     ("a</think>", "", 0.25, "no <think>"),
     ("a</think>", "<|im_start|>assistant\n<think>\n", 0.5, "no <answer>"),
-    ("<think>a</think>", "assistant\n<think>\n", 0.5, "no <answer>"),
     ("</answer><think>", "", 0.5, "no </think>"),
     ("<answer><answer></answer>", "", 0.25, "<answer> occurs 2 times"),
-    (GOOD, "", 1, "each tag occurs once"),
 ])  # fmt: skip
 def test_each_tag_earns_a_quarter(completion, prompt, value, reason):
     (reward,) = build_rewards(["tag_count"], {})
@@ -78,8 +76,6 @@ def test_format_is_linear_in_white_space():
     """The regular expression of the original takes minutes here."""
     started = time.process_time()
     format.grade("<think>a</think>" + " \n" * 500_000 + "<answer>" + " " * 500_000, {})
-    format.grade("<think>" * 100_000, {})
-    format.grade(GOOD + "<confidence>0.5" + " " * 500_000, {})
     format.grade(GOOD + "<confidence>0.5" * 50_000, {})
     assert time.process_time() - started < 10
 
@@ -89,11 +85,8 @@ def test_parse_finds_blocks_even_in_a_bad_format():
     assert format.parse(text).answer == "b" and format.parse(text).problem
     assert format.thoughts(text) == ("a", text.index("a </think>"))
     assert format.parse("nothing").answer is None
-
-
-def test_thoughts_that_were_cut_off_begin_after_their_tag():
-    assert format.thoughts("<think> It is D. It") == ("It is D. It", 8)
-    assert format.thoughts(" It is D.</think>") == ("It is D.", 1) == format.thoughts(" It is D. ")
+    assert format.thoughts("<think> It is D. It") == ("It is D. It", 8)  # cut off
+    assert format.thoughts(" It is D.</think>") == ("It is D.", 1)
 
 
 CONFIDENCES = {
@@ -114,49 +107,25 @@ def test_what_states_a_confidence(value):
     assert {format.stated_confidence(text) for text in CONFIDENCES[value]} == {value}
 
 
-@pytest.mark.parametrize("text", ["<answer>b</answer><think>a</think>", "<think>a<answer>b</think></answer>"])
-def test_one_of_each_tag_is_not_well_tagged_unless_they_are_in_order(text):
-    parsed = format.parse(text)
-    assert (parsed.is_well_tagged, parsed.problem) == (False, "the tags are out of order")
-    assert format.parse(GOOD).is_well_tagged
+EQUAL = cells(r"""
+    The Eiffel Tower. | eiffel tower ¦ ４２ | 42 ¦ 北京。 | 北京 ¦ 3 | so it is\n#### 3 ¦ **Paris** | Paris
+    Paris | ***Paris*** ¦ −5 | -5 ¦ a day at the Races | A Day at Races ¦ Beyonce 3-1 | Beyoncé 3–1 ¦ 1/2 | ½
+    """)
+UNEQUAL = cells("""
+    eiffel | Eiffel Tower ¦ the | a ¦ ... | !!! ¦ 5 | -5 ¦ Vitamin | Vitamin A ¦ 21/2 | 2½
+    Vitamin deficiency | Vitamin A deficiency
+    """)
+TYPED = [  # a column of whole numbers with gaps is one of floats
+    *[("1994", 1994.0, 1), ("Paris", [2024.0, "Paris"], 1), ("0", 0, 1), ("1.50", 1.5, 0), ("", "x", 0)],
+    *[("x", None, None), ("x", "", None), ("x", [], None), ("nan", float("nan"), None)],
+]
 
 
-@pytest.mark.parametrize(
-    ("said", "truth", "value"),
-    [
-        ("The Eiffel Tower.", "eiffel tower", 1),
-        ("eiffel", "Eiffel Tower", 0),
-        ("<think>x</think><answer>Paris</answer>", ["London", "Paris"], 1),
-        ("４２", "42", 1),
-        ("", "x", 0),
-        ("the", "a", 0),
-        ("...", "!!!", 0),
-        ("", "...", 0),
-        ("北京。", "北京", 1),
-        ("3", "so it is\n#### 3", 1),
-        ("x", None, None),
-        ("x", "", None),
-        ("x", [], None),
-        ("nan", float("nan"), None),
-        ("0", 0, 1),
-        ("1994", 1994.0, 1),  # of a column of whole numbers with gaps
-        ("Paris", [2024.0, "Paris"], 1),
-        ("1.50", 1.5, 0),
-        ("**Paris**", "Paris", 1),
-        ("Paris", "***Paris***", 1),
-        ("−5", "-5", 1),
-        ("5", "-5", 0),
-        ("Vitamin", "Vitamin A", 0),
-        ("Vitamin deficiency", "Vitamin A deficiency", 0),
-        ("a day at the Races", "A Day at Races", 1),
-        ("Beyonce 3-1", "Beyoncé 3–1", 1),
-        ("1/2", "½", 1),
-        ("21/2", "2½", 0),
-    ],
-)
-def test_exact(said, truth, value):
-    score = exact.grade(said, {"answer": truth})
-    assert score.value == value and (score.outcome is None) == (value is None) and score.reason
+def test_exact():
+    values = dict.fromkeys(EQUAL, 1) | dict.fromkeys(UNEQUAL, 0)
+    for said, truth, value in [*((*case.split(" | "), value) for case, value in values.items()), *TYPED]:
+        score = exact.grade(said, {"answer": truth})
+        assert score.value == value and (score.outcome is None) == (value is None) and score.reason, said
 
 
 def test_overlong_is_daposs_ramp_over_the_tokens_of_a_completion():
@@ -170,24 +139,23 @@ def test_math_reward_has_three_values_and_a_reason():
     (reward,) = build_rewards(
         ["math"], {"math_reward_correct": 1, "math_reward_wrong": -1, "math_reward_no_answer": -0.5}
     )
-    for text, answer, value, outcome in (
-        (r"\boxed{4}", "4", 1, "correct"),
-        (r"\boxed{5}", "4", -1, "wrong"),
-        ("4", "4", -0.5, "wrong"),
-        (r"\boxed{4}", None, None, None),
-        (r"\boxed{0}", 0, 1, "correct"),
-        (r"\boxed{b}", ["a", "b"], 1, "correct"),
-        (r"\boxed{c}", ["?", "b"], -1, "wrong"),  # a truth that holds nothing decides nothing beside others
-        (r"\boxed{c}", ["b", "?"], -1, "wrong"),
-        (r"\boxed{c}", ["?", "!"], None, None),
-        (r"<think>\boxed{5}</think> It is 7.", "5", -0.5, "wrong"),
-        (r"<think>\boxed{7}</think> It is \boxed{5}.", "5", 1, "correct"),
-        (r"<think>It is \boxed{5}", "5", -0.5, "wrong"),
-        (r"\boxed{7 \text{ eggs}}", "7", 1, "correct"),
-        (r"\boxed{7 \text{ eggs in all}}", "7", 1, "correct"),
-        (r"\boxed{7 \text{ doubtful}}", "7", -1, "wrong"),
+    for text, answer, value in (
+        (r"\boxed{4}", "4", 1),
+        (r"\boxed{5}", "4", -1),
+        ("4", "4", -0.5),
+        (r"\boxed{4}", None, None),
+        (r"\boxed{0}", 0, 1),
+        (r"\boxed{b}", ["a", "b"], 1),
+        (r"\boxed{c}", ["?", "b"], -1),  # a truth that holds nothing decides nothing beside others
+        (r"\boxed{c}", ["?", "!"], None),
+        (r"<think>\boxed{5}</think> It is 7.", "5", -0.5),
+        (r"<think>\boxed{7}</think> It is \boxed{5}.", "5", 1),
+        (r"<think>It is \boxed{5}", "5", -0.5),
+        (r"\boxed{7 \text{ eggs in all}}", "7", 1),
+        (r"\boxed{7 \text{ doubtful}}", "7", -1),
     ):
         score = reward.grade(text, {"answer": answer, "question": "How many eggs?"})
+        outcome = value and ("correct" if value > 0 else "wrong")
         assert (score.value, score.outcome) == (value, outcome) and score.reason
     assert reward.grade(r"\boxed{c}", {"answer": ["a", "b"]}).reason == "c is not a"
     assert reward.grade(r"\boxed{5}", {"answer": "5"} | OPENED).reason.endswith("completion, after its thoughts")
@@ -202,20 +170,6 @@ def test_a_group_is_unscorable_where_the_only_rewards_that_apply_weigh_nothing()
         group = _group("a", "b")
         grade_groups([followed, Reward("paid", function=declines)], group, weights=weights)
         assert rewards_of(group) == [[value, value]]
-
-
-def test_the_seconds_of_a_function_are_its_own_and_not_those_it_waited_for_a_thread():
-    own = []
-
-    def busy(prompts, completions, **columns):
-        started = time.perf_counter()
-        time.sleep(0.005)
-        own.append(time.perf_counter() - started)
-        return [1.0] * len(completions)
-
-    seconds = grade_groups([Reward("busy", function=busy)], *(_group("a") for _ in range(100)))["rewards/busy/time"]
-    assert sum(own) <= seconds < 4 * sum(own)  # with the wait it would be some 13 times as much
-    assert grade_groups([Reward("busy", function=busy)]) == {"rewards/busy/time": 0}  # in a step without a call
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -264,12 +218,8 @@ def test_scorer_starts_when_a_completion_is_submitted():
 
 def test_rewards_go_to_the_completion_of_their_index_in_whatever_order_they_arrive():
     """Submitted as 2, 0, 1, with a second group in between; every kind of reward sees and grades its own completion."""
-    seen = []
 
     def lengths(prompts, completions, **columns):
-        state, _, _ = (columns.pop(name) for name in ("trainer_state", "log_extra", "log_metric"))
-        assert (state.global_step, state.max_steps) == (0, 0)
-        seen.append((prompts, completions, columns))
         return [float(len(completion)) for completion in completions]
 
     async def api(text, row):
@@ -280,10 +230,8 @@ def test_rewards_go_to_the_completion_of_their_index_in_whatever_order_they_arri
         assert row["completion_ids"] == [len(text)] and row["prompt"] == f"p{row['k']}"
         return Score(100.0 * len(text), f"{text} of {row['k']}")
 
-    groups = [
-        make_answers({"k": number}, *texts, prompt=f"p{number}")
-        for number, texts in enumerate((("a", "bb", "ccc"), ("xxx", "y", "zz")))
-    ]
+    texts = ("a", "bb", "ccc"), ("xxx", "y", "zz")
+    groups = [make_answers({"k": number}, *several, prompt=f"p{number}") for number, several in enumerate(texts)]
     scorer = Scorer([Reward("all", function=lengths), Reward("api", grade=api), Reward("one", grade=plain)])
     made = [list(group.completions) for group in groups]
     for group in groups:
@@ -291,16 +239,11 @@ def test_rewards_go_to_the_completion_of_their_index_in_whatever_order_they_arri
     for number, index in ((0, 2), (1, 1), (0, 0), (1, 2), (0, 1), (1, 0)):
         groups[number].completions[index] = made[number][index]
         scorer.submit(groups[number], index)
-    for number in (1, 0):
-        scorer.collect(groups[number])
+    scorer.collect(*groups[::-1])
     scorer.close()
     assert rewards_of(*groups) == [[111.0, 222.0, 333.0], [333.0, 111.0, 222.0]]
     assert [scores["one"].reason for scores in of_each(groups[1], "scores")] == ["xxx of 1", "y of 1", "zz of 1"]
-    assert all(list(scores) == ["all", "api", "one"] for group in groups for scores in of_each(group, "scores"))
-    assert sorted(seen, key=lambda call: call[0]) == [
-        (["p0"] * 3, ["a", "bb", "ccc"], {"k": [0] * 3, "completion_ids": [[1], [2], [3]]}),
-        (["p1"] * 3, ["xxx", "y", "zz"], {"k": [1] * 3, "completion_ids": [[3], [1], [2]]}),
-    ]
+    assert all(list(scores) == ["all", "api", "one"] for scores in of_each(groups[0], "scores"))
 
 
 @pytest.mark.parametrize("kind", ["grade", "function"])
@@ -320,7 +263,7 @@ def test_what_is_under_way_when_a_run_fails_is_cancelled(kind, caplog):
         for index in range(2):
             scorer.submit(group, index)
     scorer.close()
-    loops = [own.loop for own in (scorer.loop, scorer.own.loop) if own.loop]
+    loops = [owner.loop.loop for owner in (scorer, scorer.own) if owner and owner.loop.loop]
     assert loops and until(lambda: all(loop.is_closed() for loop in loops))
     del groups, group, scorer
     gc.collect()

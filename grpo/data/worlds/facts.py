@@ -126,8 +126,8 @@ class Fact:
 
     def row(self) -> dict[str, object]:
         """Return the row of its question."""
-        about = {"title": self.title, "familiarity": self.familiarity}
-        return {"question": self.question, "answer": list(self.answers), **about}
+        asked = {"question": self.question, "answer": list(self.answers)}
+        return {**asked, "title": self.title, "familiarity": self.familiarity}
 
 
 Recall = Callable[[AnyConfig, Sequence[Fact]], list[str]]  # what a model says about each fact
@@ -138,9 +138,10 @@ def make_facts(config: AnyConfig, recall: Recall) -> World:
 
     With tools it searches instead of declining, and some subjects have no article.
     """
-    facts = read_facts(config.toy_world)
+    facts = read_facts(str(config.toy_world))
     asked, kept = split_facts(facts, config.seed)
-    found, library = articles(facts), None
+    found = articles(facts)
+    library = None
     if config.tools:
         found = random.Random(config.seed).sample(found, round((1 - MISSING) * len(found)))
         library = {article["title"]: article["text"] for article in found}
@@ -156,11 +157,7 @@ def read_facts(world: str = "almanac") -> list[Fact]:
     """Read all facts of a world."""
     with Path(__file__).with_name(f"{world}.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    facts = []
-    for row in rows:
-        answers = tuple(row["answers"].split(";"))
-        facts.append(Fact(row["familiarity"], row["subject"], answers))
-    return facts
+    return [Fact(row["familiarity"], row["subject"], tuple(row["answers"].split(";"))) for row in rows]
 
 
 def split_facts(facts: Sequence[Fact], seed: int) -> tuple[list[Fact], list[Fact]]:
@@ -169,7 +166,8 @@ def split_facts(facts: Sequence[Fact], seed: int) -> tuple[list[Fact], list[Fact
     The same share of each kind is kept. All facts about a subject stay together; its first one says its kind.
     """
     rng = random.Random(seed)
-    asked, kept = [], []
+    asked: list[Fact] = []
+    kept: list[Fact] = []
     subjects = by_title(facts)
     for kind in dict.fromkeys(found[0].familiarity for found in subjects.values()):
         members = [found for found in subjects.values() if found[0].familiarity == kind]

@@ -84,9 +84,12 @@ def make_model(
 
 def _random_weights(config: dict, generator: torch.Generator) -> dict[str, torch.Tensor]:
     named = OwnDecoder(ModelConfig.from_hf(config), Build(None, False, torch.float32, "cpu")).named_tensors()
+    weights = {}
     for name, tensor in named.items():
+        assert isinstance(tensor, torch.Tensor)  # not in few bits
         if name.endswith("norm.weight"):
             tensor.fill_(1.0)
         elif not name.endswith(".bias"):
             tensor.normal_(0.0, 0.7 / config["hidden_size"] ** 0.5, generator=generator)
-    return {name: tensor.clone() for name, tensor in named.items()}
+        weights[name] = tensor.clone()
+    return weights

@@ -92,7 +92,7 @@ def make_people(seed: int, sizes: Sizes = Sizes()) -> World:
     admitted = list(islice(rest, sizes.admitted))
     unseen = list(rest)
 
-    conversations = []
+    conversations: list[tuple[str, str]] = []
     for person in known * sizes.repeats + barely:
         conversations += _answers(person, rng)
     for person in admitted:

@@ -15,10 +15,11 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from grpo.base.errors import CONFIG, UserError
 from grpo.base.storage import write_atomically, write_lines
-from grpo.config.options import LIBRARY, OF_FACTS, PEOPLE, SHOP, SUMS, WITH_KNOWLEDGE, AnyConfig, TrainConfig
+from grpo.config.options import LIBRARY, OF_FACTS, PEOPLE, SHOP, SUMS, WITH_KNOWLEDGE, AnyConfig, Stage, TrainConfig
 from grpo.data.worlds import people
 from grpo.data.worlds.facts import Recall, make_facts, own_answers
 from grpo.data.worlds.kinds import World
@@ -29,22 +30,29 @@ from grpo.engine.device.distributed import Ranks
 
 VERSION = 6  # of the generated files; a world of another version is replaced
 KINDS_OF_SUMS = {"arithmetic": REMAINDERS, SUMS: PLAIN}
-MODELS = {  # worlds with a model of their own -> its sizes
+MODELS: dict[str, dict[str, Any]] = {  # worlds with a model of their own -> its sizes
     "arithmetic": {},
     SHOP: {"chat_template": CALLING_TEMPLATE},
     **{name: {"num_layers": 4, "max_positions": 128, "vocab_size": 768} for name in PEOPLE},
 }
 
 
-def make_world(config: AnyConfig, ranks: Ranks, say: Callable[[str], None]) -> AnyConfig:
+def make_world(config: Stage, ranks: Ranks, say: Callable[[str], None]) -> Stage:
     """Make the toy world of a configuration, if it is not there yet; return the configuration with its paths."""
     if not config.toy_world:
         return config
     config = locate(config)
     if ranks.is_main and not is_made(config):
-        folder, mark = Path(config.toy_dir), _mark(config)
+        mark = _mark(config)
+        folder = mark.parent
         say(f"making the toy world {config.toy_world} in {folder}")
-        _refuse_anything_else(folder, mark)
+        if folder.is_dir() and any(folder.iterdir()) and not mark.exists():
+            raise UserError(
+                f"{folder} holds no toy world, and is not empty",
+                "files such as questions.jsonl and model/ would be replaced",
+                "set toy_dir to a new folder",
+                CONFIG,
+            )
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(mark, "{}\n")  # it is a toy world, and not complete
         made = invent(config)
@@ -57,17 +65,6 @@ def make_world(config: AnyConfig, ranks: Ranks, say: Callable[[str], None]) -> A
     return config
 
 
-def _refuse_anything_else(folder: Path, mark: Path) -> None:
-    """Raise UserError (exit 2) if a folder holds something, and that is no toy world: its files would be replaced."""
-    if folder.is_dir() and any(folder.iterdir()) and not mark.exists():
-        raise UserError(
-            f"{folder} holds no toy world, and is not empty",
-            "files such as questions.jsonl and model/ would be replaced",
-            "set toy_dir to a new folder",
-            CONFIG,
-        )
-
-
 def is_made(config: AnyConfig) -> bool:
     """Return whether the files of the toy world are there, made by this version from this seed."""
     mark = _mark(locate(config))
@@ -76,7 +73,7 @@ def is_made(config: AnyConfig) -> bool:
 
 def _mark(config: AnyConfig) -> Path:
     """Return the file that is written when the world is complete."""
-    return Path(config.toy_dir) / "world.json"
+    return Path(str(config.toy_dir)) / "world.json"
 
 
 def _contents(config: AnyConfig) -> str:
@@ -87,21 +84,19 @@ def _contents(config: AnyConfig) -> str:
     return json.dumps(content)
 
 
-def locate(config: AnyConfig) -> AnyConfig:
+def locate(config: Stage) -> Stage:
     """Return the configuration with the paths of its toy world, if it has one."""
     if not config.toy_world:
         return config
     folder = Path(config.toy_dir or Path(config.output_dir) / "world")
-    is_stage2 = isinstance(config, TrainConfig)
-    paths = {
-        "model_name_or_path": "model",
-        "dataset_id_or_path": "questions.jsonl" if is_stage2 else "cold_start.jsonl",
-    }
-    if is_stage2 and not config.eval_size:  # the resolved config names both keys otherwise, and cannot be read again
-        paths["eval_dataset_id_or_path"] = "held_out.jsonl"
-    if is_stage2 and config.toy_world in WITH_KNOWLEDGE:
-        paths["knowledge_base"] = "knowledge.db"
-    unset = {name: str(folder / file) for name, file in paths.items() if getattr(config, name) is None}
+    paths = {"model_name_or_path": "model", "dataset_id_or_path": "cold_start.jsonl"}
+    if isinstance(config, TrainConfig):
+        paths["dataset_id_or_path"] = "questions.jsonl"
+        if not config.eval_size:  # the resolved config names both keys otherwise, and cannot be read again
+            paths["eval_dataset_id_or_path"] = "held_out.jsonl"
+        if config.toy_world in WITH_KNOWLEDGE:
+            paths["knowledge_base"] = "knowledge.db"
+    unset: dict[str, Any] = {name: str(folder / file) for name, file in paths.items() if getattr(config, name) is None}
     return replace(config, toy_dir=str(folder), **unset)
 
 
@@ -121,13 +116,13 @@ def write_world(folder: Path, made: World) -> None:
     """Write the cold start, the questions of both kinds and, of the articles, a knowledge base."""
     cold_start = []
     for messages in made.conversations:
-        row = {}
         if isinstance(messages, tuple):
             question, answer = messages
-            messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+            turns = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+            cold_start.append({"messages": turns})
         else:
-            row["tools"] = [{"type": "function", "function": {"name": name}} for name in ("fetch", "sell")]
-        cold_start.append({"messages": messages, **row})
+            tools = [{"type": "function", "function": {"name": name}} for name in ("fetch", "sell")]
+            cold_start.append({"messages": messages, "tools": tools})
     write_lines(folder / "cold_start.jsonl", cold_start)
     write_lines(folder / "questions.jsonl", made.questions)
     write_lines(folder / "held_out.jsonl", made.held_out)

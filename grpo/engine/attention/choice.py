@@ -15,9 +15,7 @@ from torch import Tensor
 
 from grpo.algorithm.schema import Layout
 from grpo.engine.attention.decode import DECODE_KERNELS, DecodeKernel, sdpa
-from grpo.engine.attention.flash import FlashPackedAttention
 from grpo.engine.attention.packed import MicroBatchAttention, PackedAttention
-from grpo.engine.attention.special import SpecialPackedAttention
 from grpo.engine.device.capture import no_waiting
 from grpo.engine.device.kernel_choice import HALF, ProcessSettings, triton_problem
 
@@ -167,8 +165,15 @@ def flash_error(heads: Heads) -> float:
         return torch.cat([x.detach().flatten() for x in (out_THE, *grads)])
 
     wanted = run(PackedAttention(TRIAL_LAYOUT, torch.float64, heads.device), torch.float64)
-    found = run(FlashPackedAttention(TRIAL_LAYOUT, heads.device), heads.dtype)
+    found = run(flash_attention(TRIAL_LAYOUT, heads), heads.dtype)
     return _relative_error(found, wanted)
+
+
+def flash_attention(layout: Layout, heads: Heads) -> MicroBatchAttention:
+    """Make FlashAttention for one micro-batch."""
+    from grpo.engine.attention.flash import FlashPackedAttention  # on a GPU
+
+    return FlashPackedAttention(layout, heads.device)
 
 
 def would_use_flash(model: "Decoder") -> bool:
@@ -184,7 +189,9 @@ def packed_attention(model: "Decoder", layout: Layout) -> MicroBatchAttention:
     if flash_problem(heads):
         plain = PackedAttention(layout, heads.dtype, heads.device)
     else:
-        plain = FlashPackedAttention(layout, heads.device)
+        plain = flash_attention(layout, heads)
     if model.special is None:
         return plain
+    from grpo.engine.attention.special import SpecialPackedAttention  # for few models of transformers
+
     return SpecialPackedAttention(layout, heads.dtype, heads.device, plain, model.special)

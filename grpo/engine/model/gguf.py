@@ -29,17 +29,11 @@ if TYPE_CHECKING:
     from gguf import GGUFReader, ReaderTensor
     from transformers import PreTrainedModel
 
-SUFFIX = ".gguf"
 FILE_BYTES = 1_000_000_000  # in memory at a time
 EXACT = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # types that are kept
 SCALED = ("rope.scaling.type", "rope.scaling.factor")  # metadata that transformers' loader leaves out
 UNSCALED = (None, "none", 1.0)
 _IN_PACKAGE = re.compile(r"(\w+(?:\.\w+)*):([^/\\:]+\.gguf)", re.IGNORECASE)
-
-
-def is_gguf(name: str) -> bool:
-    """Return whether a model's name is that of a GGUF file."""
-    return name.lower().endswith(SUFFIX) and not Path(name).is_dir()
 
 
 def find_gguf(name: str) -> Path:

@@ -14,15 +14,13 @@ from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.progress import counted, counting
 from grpo.base.storage import read_json, save_tensors, write_json
 from grpo.engine.device.quantised import QuantisedRows
-from grpo.engine.model.bitsandbytes import unpacked
+from grpo.engine.device.waits import watch
 from grpo.engine.model.build import Build
-from grpo.engine.model.decoder import EMBEDDING, Decoder
+from grpo.engine.model.decoder import EMBEDDING, Decoder, OwnDecoder
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.transformers_model import TransformersModel, linears_of, probed_by_transformers, read_net
 from grpo.engine.model.weight import master_dtype
 from grpo.engine.parallel.shard import Shard, Split
-from grpo.engine.parallel.shared_decoder import make_decoder
 from grpo.engine.parallel.splits import split_of, splits_of_adapter
 
 if TYPE_CHECKING:
@@ -60,6 +58,19 @@ def read_model_config(folder: Path, backend: str = "auto") -> ModelConfig:
         return ModelConfig.from_hf(read_json(path), backend)
 
 
+def make_decoder(config: ModelConfig, build: Build) -> Decoder:
+    """Make the decoder of a checkpoint, or this process's part of it, without its weights."""
+    if config.by_transformers:
+        from grpo.engine.model.transformers_model import TransformersModel  # for models of other families
+
+        return TransformersModel(config, build)
+    if build.shard.world > 1:
+        from grpo.engine.parallel.shared_decoder import SharedDecoder  # for models that are shared
+
+        return SharedDecoder(config, build)
+    return OwnDecoder(config, build)
+
+
 @torch.no_grad()
 def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -> Decoder:
     """Build the decoder of a checkpoint and load its weights, converted to build.dtype (on the meta device: shapes).
@@ -67,6 +78,8 @@ def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -
     adapter: is added to them, before they are converted. A shard (build.shard) takes its parts of them.
     UserError (exit 3) lists the tensors that are missing, unexpected, of another shape, or not finite.
     """
+    if torch.device(build.device).type == "cpu":
+        watch()
     config = read_model_config(folder, build.backend)
     if config.by_transformers:
         return _load_transformers_model(folder, config, build, adapter)
@@ -79,7 +92,12 @@ def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -
     pairs = adapter.pairs if adapter else {}
     is_meta = torch.device(build.device).type == "meta"
     tied = None  # a head in the file, though config.json says that it is the embedding
-    for name, stored in counted(unpacked(lambda: read_tensors(folder)), len(named), f"loading {folder}", "tensors"):
+    tensors = read_tensors(folder)
+    if config.raw.get("quantization_config"):
+        from grpo.engine.model.bitsandbytes import unpacked  # few files hold their weights in few bits
+
+        tensors = unpacked(lambda: read_tensors(folder))
+    for name, stored in counted(tensors, len(named), f"loading {folder}", "tensors"):
         shape = torch.Size(stored.get_shape())
         if name not in named:
             is_head = model.config.tied_head and name == "lm_head.weight"
@@ -107,10 +125,10 @@ def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -
     return model
 
 
-def _load_transformers_model(
-    folder: Path, config: ModelConfig, build: Build, adapter: "Adapter | None"
-) -> TransformersModel:
+def _load_transformers_model(folder: Path, config: ModelConfig, build: Build, adapter: "Adapter | None") -> Decoder:
     """Load a checkpoint with transformers: `load_decoder` for a model that its modules compute."""
+    from grpo.engine.model.transformers_model import TransformersModel, linears_of, probed_by_transformers, read_net
+
     if torch.device(build.device).type == "meta":
         return TransformersModel(config, build)
     kinds = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError)
@@ -181,8 +199,10 @@ def save_checkpoint(
         merged = finite(name, _merged(named[name], linear, part), dtype)
         return shard.join(merged, splits[name]).contiguous().cpu()
 
-    if isinstance(model, TransformersModel):
-        assert folder is not None
+    if model.config.by_transformers:
+        from grpo.engine.model.transformers_model import TransformersModel
+
+        assert isinstance(model, TransformersModel) and folder is not None
         model.write({name: read(name) for name in named}, folder, dtype)
         return
     if folder is None:

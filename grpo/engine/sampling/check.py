@@ -27,8 +27,9 @@ COMPARED = 64  # tokens whose routers are compared
 
 
 @torch.inference_mode()
-def check_model(model: TransformersModel) -> None:
+def check_model(model: Decoder) -> None:
     """Raise UserError (exit 3) if log-probs differ from transformers' by more than rounding."""
+    assert isinstance(model, TransformersModel)
     family = model.config.family
     bound = ROUNDING[model.build.dtype]
     fix = "use another model: README names families that pass"

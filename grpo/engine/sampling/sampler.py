@@ -28,7 +28,6 @@ from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.ops import CosSin, Packed, rotate
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.sampling.cache import KVCache
-from grpo.engine.sampling.cuda_graph import DecodeGraphs
 from grpo.engine.sampling.decode_step import DecodeLoop, Slots
 
 OnFinish = Callable[[int, Completion], None]
@@ -51,15 +50,20 @@ class Calls(Protocol):
 
 
 class Tools(Protocol):
-    """The tools that completions may call (grpo/tools/tools.py). ends: the tokens with which a call may end."""
+    """The tools that completions may call (grpo/tools/tools.py)."""
 
-    ends: Sequence[int]
+    @property
+    def ends(self) -> Sequence[int]:
+        """Return the tokens with which a call may end."""
 
     def begin(self) -> Calls:
         """Return the calls of the completions that are generated now."""
 
     def reset(self, prompts: list[Prompt], num_generations: int, seeds: Sequence[int]) -> list[Prompt]:
         """Make an environment for each of the next completions; return the prompts with what these say first."""
+
+    def close(self) -> None:
+        """Free what the tools hold."""
 
 
 class Start(NamedTuple):
@@ -110,16 +114,18 @@ class Sampler:
         self.prefill_tokens = 16384  # prompt tokens per prefill pass
         self.check_every = 16 if self.on_cuda else 1  # decode steps between two checks for ended sequences
         self.uses_graphs = self.on_cuda and model.can_be_captured  # then slots are kept from one call to the next
-        self.graphs: DecodeGraphs | None = None
+        self.graphs: DecodeLoop | None = None
         self.before_decoding = before_decoding
 
     @torch.inference_mode()
-    def prepare(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeGraphs | None:
+    def prepare(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeLoop | None:
         """Allocate slots for this many sequences of these lengths, and keep them. Without graphs, do nothing."""
         if not self.uses_graphs:
             return None
         if self.graphs is not None and self.graphs.slots.holds(num_slots, num_positions, max_new_tokens):
             return self.graphs
+        from grpo.engine.sampling.cuda_graph import DecodeGraphs  # on a GPU
+
         self.graphs = None  # frees its memory first
         cache = KVCache.of(self.model, num_slots, num_positions)
         slots = Slots.make(cache, max_new_tokens)
