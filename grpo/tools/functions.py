@@ -78,7 +78,7 @@ def build_tools(
         functions: Functions = dict.fromkeys(map(tag_of, config.tools), unavailable)
     else:
         functions = find_tools(config.tools, vars(config), objects, protocol.is_typed)
-    factory = config.environment and _factory(config, objects)
+    factory = _factory(config.environment, objects) if config.environment else None
     return Tools(functions, protocol, config.tool_timeout_s, peers, factory, config.max_prompt_length)
 
 
@@ -116,8 +116,7 @@ def _if_typed(config: TrainConfig, make: Callable[[], Any]) -> Any:
         return None
 
 
-def _factory(config: TrainConfig, objects: Functions) -> Any:
-    name = config.environment
+def _factory(name: str, objects: Functions) -> Any:
     return objects.get(name) or find_object(name, "environment")
 
 
@@ -131,7 +130,7 @@ def _describe(config: TrainConfig, objects: Functions) -> tuple[list[Tool], bool
         found[tag_of(name)] = Search if name == SEARCH else objects.get(name) or find_object(name, "tool")
     has_steps = False
     if config.environment:
-        methods = methods_of(config.environment, _factory(config, objects))
+        methods = methods_of(config.environment, _factory(config.environment, objects))
         has_steps = STEP in methods
         found |= {name: method for name, method in methods.items() if name not in NO_TOOLS}
     if not (found or has_steps):

@@ -38,7 +38,7 @@ class Paused:
     completion: Completion
     requests: list[Request]
     room: int
-    results: list[str | None] = field(default_factory=list)
+    results: list[str] = field(default_factory=list)
 
 
 class Protocol(ABC):

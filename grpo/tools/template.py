@@ -60,7 +60,10 @@ class TemplateProtocol(Protocol):
         call = {"type": "function", "id": ID, "function": {"name": name, "arguments": {"argument": CALL}}}
         called = {"role": "assistant", "content": "", "tool_calls": [call]}
         spoken = {"role": "assistant", "content": CALL}
-        self.before = {"tool": [asked, called], "user": [asked, spoken]}  # by the role of what answers it
+        self.before: dict[str, list[Message]] = {
+            "tool": [asked, called],
+            "user": [asked, spoken],
+        }  # by the role of what answers it
         self.prefix = self._render([asked])
         self.pattern = re.compile("(?!)")
         self.reads_itself = getattr(self.tokenizer, "response_template", None) is not None
@@ -83,7 +86,7 @@ class TemplateProtocol(Protocol):
         if tool != STEP and not self.reads_itself:
             self.pattern = _pattern_of(said)
         _, has_call, after = said.rpartition(CALL)
-        if not has_call or after.count(RESULT) != 1 or self.encoder.end is None:
+        if not has_call or after.count(RESULT) != 1:
             raise _unusable("it does not write a call, and its result once after that")
         if RESULT not in self.decode(self.answer([request], [RESULT])):
             raise _unusable("no token ends the call before its result")
@@ -110,7 +113,7 @@ class TemplateProtocol(Protocol):
         requests: Sequence[Request],
         said: Sequence[str],
     ) -> list[int]:
-        end = self.encoder.end
+        end = self.encoder.answer_end()
         conversation = self._conversation(requests, said)
         text, ids = self.encoder.prompt(conversation)
         up_to_call, _, _ = text.partition(CALL)

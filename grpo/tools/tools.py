@@ -134,7 +134,7 @@ class Tools:
         replies = self.peers.of_first(lambda: self.workers.replies(wait))
         for number, (result, failure) in replies:
             paused = self.paused[number]
-            paused.results.append(result)
+            paused.results.append(result or "")
             if not failure and len(paused.results) < len(paused.requests):
                 self._call_next(number)
                 continue
