@@ -229,5 +229,5 @@ def test_a_program_passes_tools_as_trl_does(model, tmp_path):
     made = [made for record in records for made in record.get("tool_calls", [])]
     assert sorted(asked) == sorted(made["query"] for made in made) and made
     assert "<python>:search" in (tmp_path / "run.config.yaml").read_text()
-    for wrong, said in ((add, "a call is one text"), ([3], "the tool")):
+    for wrong, said in ((add, "missing a required argument"), ([3], "the tool")):
         refused(lambda wrong=wrong: call(tools=wrong, overwrite_output_dir=True), said, exit_code=2)
