@@ -10,7 +10,8 @@ from math import ceil
 
 from grpo.algorithm.meter import TokenMeter
 from grpo.algorithm.rollout import Rollout
-from grpo.algorithm.schema import Completion, Group, Order, Prompt, Settings
+from grpo.algorithm.schema import Completion, Group, Order, Prompt
+from grpo.algorithm.settings import Settings
 from grpo.algorithm.step import Grpo
 from grpo.base.errors import run_main
 from grpo.base.progress import say_next
