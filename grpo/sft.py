@@ -32,7 +32,7 @@ from grpo.run.diagnosis.record import METRICS_FILE, read_metrics
 from grpo.run.run import Run
 from grpo.run.run_dir import holds_a_run
 from grpo.run.stage1 import ORIGIN_FILE, final_of, is_done, load_stage1, origin_of, start_from
-from grpo.tools.protocol import ToolProtocol
+from grpo.tools.tags import TagProtocol
 from grpo.trainer import Source, Trainer, load_trained, rows_per_replica
 from rewards.prompts import tag_of
 
@@ -147,7 +147,7 @@ def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> t
     examples = []
     count = RowCount(config.dataset_id_or_path, skips_bad=config.skip_bad_rows)
     tags = [] if config.tool_format == "template" else list(map(tag_of, config.tools))
-    protocol = ToolProtocol(tags, encoder, max_calls=1, max_tokens=max_length) if tags else None
+    protocol = TagProtocol(tags, encoder, max_calls=1, max_tokens=max_length) if tags else None
     for source in find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir):
         records = source.read(count.bad)[: config.max_samples or None]
         examples += make_examples(records, source.path, encoder, config.system_prompt, max_length, count, protocol)
