@@ -10,7 +10,8 @@ import torch
 
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.optimizer import Optimizer
-from grpo.algorithm.schema import Group, Order, Settings, completions_of
+from grpo.algorithm.schema import Group, Order, completions_of
+from grpo.algorithm.settings import Settings
 from grpo.algorithm.step import Learned, Learner
 from grpo.base.errors import INTERNAL, MEMORY, SERVICE, STORAGE, Interrupted, UserError, explained, is_out_of_memory
 from grpo.base.folders import write_folder

@@ -10,7 +10,8 @@ from statistics import fmean
 
 import psutil
 
-from grpo.algorithm.schema import Group, Score, Settings, completions_of
+from grpo.algorithm.schema import Group, Score, completions_of
+from grpo.algorithm.settings import Settings
 from grpo.base.text import show_duration
 from grpo.config.options import SEARCH, SftConfig, TrainConfig, keys_that
 from grpo.data.questions import num_steps

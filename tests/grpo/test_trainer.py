@@ -12,7 +12,8 @@ from test_train import completions, configured, run
 from grpo.algorithm import step
 from grpo.algorithm.loss import policy_loss
 from grpo.algorithm.packing import pack_tokens
-from grpo.algorithm.schema import POLICY, REFERENCE, Settings
+from grpo.algorithm.schema import POLICY, REFERENCE
+from grpo.algorithm.settings import Settings
 from grpo.run.metrics import Clock
 from grpo.run.run import Run
 from grpo.train import GrpoTrainer

@@ -186,12 +186,10 @@ def packed_attention(model: "Decoder", layout: Layout) -> MicroBatchAttention:
     """Make the attention of `model` for one micro-batch."""
     heads = Heads.of(model)
     plain: MicroBatchAttention
-    if flash_problem(heads):
-        plain = PackedAttention(layout, heads.dtype, heads.device)
-    else:
-        plain = flash_attention(layout, heads)
+    padding = layout, heads.dtype, heads.device
+    plain = PackedAttention(*padding) if flash_problem(heads) else flash_attention(layout, heads)
     if model.special is None:
         return plain
     from grpo.engine.attention.special import SpecialPackedAttention  # for few models of transformers
 
-    return SpecialPackedAttention(layout, heads.dtype, heads.device, plain, model.special)
+    return SpecialPackedAttention(plain, model.special, *padding)

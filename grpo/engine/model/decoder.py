@@ -131,7 +131,7 @@ class Block(nn.Module):
         added_TD = self.attention(normed_TD, this_pass)
         if this_pass.recomputes_mlp:
             x_TD = x_TD + added_TD
-            return x_TD, _recomputed(self._normed_mlp, x_TD, this_pass.mode)
+            return x_TD, recomputed(self._normed_mlp, x_TD, this_pass.mode)
         normed_TD, x_TD = self.mlp_norm(x_TD, added_TD, self.mlp.gate_up.room)
         return x_TD, self.mlp(normed_TD, this_pass.mode)
 
@@ -141,10 +141,10 @@ class Block(nn.Module):
 
     def recomputed(self, x_TD: Tensor, this_pass: Pass) -> Tensor:
         """Compute the layer, and keep one tensor of it for the backward pass. So the stream is one tensor here."""
-        return _recomputed(lambda x_TD: torch.add(*self(x_TD, None, this_pass)), x_TD)
+        return recomputed(lambda x_TD: torch.add(*self(x_TD, None, this_pass)), x_TD)
 
 
-def _recomputed(function: Callable[..., Tensor], *arguments: object) -> Tensor:
+def recomputed(function: Callable[..., Tensor], *arguments: object) -> Tensor:
     """Call the function without keeping its activations; the backward pass computes them again."""
     return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
 

@@ -8,7 +8,6 @@ queries and keys, and rebuilds tokenizer and chat template. Dequantised weights 
 file says. What the quantisation rounded away is lost.
 """
 
-import hashlib
 import os
 import re
 import shutil
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from grpo.base.errors import PREFLIGHT, UserError, escape, is_out_of_memory, is_storage_error, reason
+from grpo.base.folders import sha256
 from grpo.base.storage import write_json
 from grpo.engine.model.model_config import FAMILIES, ModelConfig
 from grpo.engine.model.weights import write_tensors
@@ -65,9 +65,7 @@ def open_gguf(name: str) -> Path:
     if not find_spec("gguf"):
         raise UserError(f"cannot read {path}", "the package gguf is missing", "pip install gguf", PREFLIGHT)
     try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
-        folder = cache() / f"{path.stem}-{digest}"
+        folder = cache() / f"{path.stem}-{sha256(path)[:16]}"
         if not folder.is_dir():
             unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
             try:

@@ -136,7 +136,9 @@ class ModelConfig:
 
         family = str(raw.get("model_type"))
         if family not in CONFIG_MAPPING or CONFIG_MAPPING[family] not in MODEL_FOR_CAUSAL_LM_MAPPING:
-            raise _unsupported(f"no causal language model of transformers has the model_type {family!r}")
+            text = "save its text part, `language_model`, as a checkpoint of its own; else "
+            fix = f"{text * ('text_config' in raw)}use another checkpoint"
+            raise _unsupported(f"no causal language model of transformers has the model_type {family!r}", fix)
         raw = json.loads(json.dumps(raw), object_hook=_as_float)
         c = CONFIG_MAPPING[family].from_dict(raw).get_text_config()
         states = {type(layer).__name__ for layer in DynamicCache(config=c).layers} - PLAIN_STATES

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
-from torch import nn
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.progress import counted, counting
@@ -127,27 +126,24 @@ def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -
 
 def _load_transformers_model(folder: Path, config: ModelConfig, build: Build, adapter: "Adapter | None") -> Decoder:
     """Load a checkpoint with transformers: `load_decoder` for a model that its modules compute."""
-    from grpo.engine.model.transformers_model import TransformersModel, linears_of, probed_by_transformers, read_net
+    from grpo.engine.model import transformers_model as by
 
-    if torch.device(build.device).type == "meta":
-        return TransformersModel(config, build)
-    kinds = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError)
-    with explained(kinds, f"transformers cannot load {folder}", "use another checkpoint"):
-        net, problems = read_net(folder, build.dtype, build.device)
+    is_meta = torch.device(build.device).type == "meta"
+    with explained(by.BROKEN, f"transformers cannot load {folder}", "use another checkpoint"):
+        if is_meta:
+            headers = {name: torch.empty(stored.get_shape(), device="meta") for name, stored in read_tensors(folder)}
+            net, problems = by.read_headers(config, build.dtype, headers)
+        else:
+            net, problems = by.read_net(folder, build.dtype, build.device)
     if problems:
         raise _do_not_fit(folder, problems)
-    weights = {}
-    for name, layer in linears_of(net, config.num_layers).items():
-        weights[name] = layer.weight if isinstance(layer, nn.Linear) else layer.weight.T
     if adapter:
+        weights = {name: by.weight_of(layer) for name, layer in by.linears_of(net).items()}
         adapter.check_shapes({name: weight.shape for name, weight in weights.items()})
-        for name, pair in adapter.pairs.items():
+        for name, pair in adapter.pairs.items() if not is_meta else ():
             weights[name].copy_(_with_adapter(name, weights[name], pair, build, None))
-    with explained(kinds, f"{config.family} cannot be computed here", "use a family of README's list"):
-        expected = probed_by_transformers(net, config, build.device)
-        model = TransformersModel(config, build, net)
-    model.expected = expected
-    return model
+    with explained(by.BROKEN, f"{config.family} cannot be computed here", by.ANOTHER):
+        return by.TransformersModel(config, build, net)
 
 
 def _read_part(stored: Any, shard: Shard, split: Split | None) -> torch.Tensor:
