@@ -26,13 +26,13 @@ from grpo.engine.device.distributed import Ranks
 from grpo.engine.model import memory
 from grpo.engine.model.weights import read_model_config
 from grpo.policy import find_parts, load_encoder
-from grpo.report.plot import line_plot
+from grpo.report.plot import draw_loss
 from grpo.run import form
 from grpo.run.diagnosis.record import METRICS_FILE, read_metrics
 from grpo.run.run import Run
 from grpo.run.run_dir import holds_a_run
 from grpo.run.stage1 import ORIGIN_FILE, final_of, is_done, load_stage1, origin_of, start_from
-from grpo.tools.protocol import ToolProtocol
+from grpo.tools.tags import TagProtocol
 from grpo.trainer import Source, Trainer, load_trained, rows_per_replica
 from rewards.prompts import tag_of
 
@@ -138,8 +138,8 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
         trainer.end()
         if run.ranks.is_main:
             steps = read_metrics(run.path / METRICS_FILE)[0]
-            curve = [(metrics["step"], metrics["loss"]) for metrics in steps if "loss" in metrics]
-            line_plot(run.path / "loss.png", {"loss": curve}, "step", "loss of the answer tokens, nats")
+            losses = [(metrics["step"], metrics["loss"]) for metrics in steps if "loss" in metrics]
+            draw_loss(run.path / "loss.png", losses)
 
 
 def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> tuple[list[Group], RowCount]:
@@ -147,7 +147,7 @@ def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> t
     examples = []
     count = RowCount(config.dataset_id_or_path, skips_bad=config.skip_bad_rows)
     tags = [] if config.tool_format == "template" else list(map(tag_of, config.tools))
-    protocol = ToolProtocol(tags, encoder, max_calls=1, max_tokens=max_length) if tags else None
+    protocol = TagProtocol(tags, encoder, max_calls=1, max_tokens=max_length) if tags else None
     for source in find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir):
         records = source.read(count.bad)[: config.max_samples or None]
         examples += make_examples(records, source.path, encoder, config.system_prompt, max_length, count, protocol)

@@ -95,12 +95,11 @@ class GrpoTrainer(Trainer[TrainConfig]):
         objects = data.objects.tools
         if not (config.tools or config.environment):
             return None
-        from grpo.tools.functions import build_tools, protocol_of  # most runs have no tools
+        from grpo.tools.functions import build_tools  # most runs have no tools
 
-        protocol = protocol_of(config, self.policy.tokenizer, objects)
-        tools = build_tools(config, protocol, objects, self.ranks.shard)
+        tools = build_tools(config, self.policy.tokenizer, objects, self.ranks.shard)
         if tools:
-            self.run.say(f"tools are called {tools.shown()}")
+            self.run.say(f"tools are called {tools.protocol.shown}")
         return tools
 
     def begin(self, step: int = 0, position: int = 0) -> None:
