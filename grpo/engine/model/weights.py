@@ -117,7 +117,12 @@ def load_decoder(folder: Path, build: Build, adapter: Adapter | None = None) -> 
     return model
 
 
-def _load_transformers_model(folder: Path, config: ModelConfig, build: Build, adapter: Adapter | None) -> Decoder:
+def _load_transformers_model(
+    folder: Path,
+    config: ModelConfig,
+    build: Build,
+    adapter: Adapter | None,
+) -> Decoder:
     """Load a checkpoint with transformers: `load_decoder` for a model that its modules compute."""
     from grpo.engine.model import transformers_model as by
 

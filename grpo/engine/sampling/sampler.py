@@ -202,7 +202,13 @@ class Sampler:
 class Generation:
     """The sequences of one `sample`: waiting, in slots 0 ... B-1, or paused while a tool works for them."""
 
-    def __init__(self, sampler: Sampler, sequences: Sequence[Unfinished], params: SamplingParams, head_VD: Packed):
+    def __init__(
+        self,
+        sampler: Sampler,
+        sequences: Sequence[Unfinished],
+        params: SamplingParams,
+        head_VD: Packed,
+    ):
         self.sampler, self.params, self.head_VD = sampler, params, head_VD
         self.model = sampler.model
         self.device = sampler.model.build.device
