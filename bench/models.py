@@ -61,6 +61,13 @@ SHAPES = {
     "1.5b": qwen2(1536, 8960, 28, 12, 2, 151936),
     "7b": qwen2(3584, 18944, 28, 28, 4, 152064, tied=False),
 }
+SIZES_31M = SHAPES["31m"] | {"head_dim": 64, "pad_token_id": 1}
+SHAPES |= {  # of families that run by transformers' modules
+    "gemma3": SIZES_31M | {"model_type": "gemma3_text"},
+    "phi3": SIZES_31M | {"model_type": "phi3"},
+    "qwen3_moe": SIZES_31M | {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2},
+}
+SHAPES["qwen3_moe"] |= {"moe_intermediate_size": 192, "intermediate_size": 384}  # of all experts that a token has
 
 
 def build_of(options, rank: int = 0, dtype: str = "") -> Build:
@@ -77,8 +84,19 @@ def build_of(options, rank: int = 0, dtype: str = "") -> Build:
 def temporary_model(name: str, options) -> Iterator[Path]:
     """Write a checkpoint of that shape, with its tokenizer, to a temporary folder."""
     with temporary_folder(name) as path:
-        save_checkpoint(random_decoder(name, build_of(options)), path)
+        if SHAPES[name]["model_type"] == "qwen2":
+            save_checkpoint(random_decoder(name, build_of(options)), path)
+        else:
+            write_random(path)
         yield path
+
+
+def write_random(path: Path) -> None:
+    """Write the weights that transformers draws. The end token then has a probability of about 1 / V."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path)).save_pretrained(path)
 
 
 @contextmanager

@@ -1,5 +1,5 @@
 """python -m bench.whole_steps [--shapes knowrl math small] [--delays 0 5 15] [--mean-length N] [--profile]
-python -m bench.whole_steps --shapes smollm2 31m --peer trl
+python -m bench.whole_steps --shapes smollm2 31m 31m_modules gemma3 phi3 qwen3_moe --peer trl
 
 How long does a complete GRPO step take (generation, rewards, reference and policy pass, update), how much of a judge's
 latency remains, and how does it compare with TRL's GRPOTrainer?
@@ -8,6 +8,7 @@ latency remains, and how does it compare with TRL's GRPOTrainer?
   small    4M, LoRA r=16, 8 prompts x 12 completions x 128 tokens, beta 0.04, which end after about 64: for a CPU
   smollm2  SmolLM2-135M's sizes, LoRA r=16, 4 prompts x 8 completions x 64 tokens, beta 0.04
   31m      31M, the same with 128 tokens; trl_gpu: 1.5B, 256 tokens
+  31m_modules, gemma3, phi3, qwen3_moe   as 31m, by transformers' modules (of Qwen2, Gemma 3, Phi-3 and Qwen3-MoE)
 Weights are random, and completions run to their limit, unless --mean-length makes an end token come after about so many
 tokens. The judge is a coroutine, like a client of an API. It answers each completion after a random time of up to
 --delays seconds; calls start as completions end. The first step is warm-up (compilation, graphs).
@@ -57,6 +58,7 @@ class Shape:
     target: float
     rank: int = 16
     beta: float = 0.04
+    backend: str = "auto"
 
     @property
     def num_completions(self) -> int:
@@ -69,6 +71,7 @@ class Shape:
             "per_device_train_batch_size": self.num_completions,
             "max_completion_length": self.tokens,
             "beta": self.beta,
+            "model_backend": self.backend,
             "lora_r": self.rank,
             "lora_alpha": 2 * self.rank,
             "learning_rate": LEARNING_RATE,
@@ -85,6 +88,8 @@ SHAPES = {
     "31m": Shape("31m", prompts=4, group=8, tokens=128, target=5.0),
     "trl_gpu": Shape("1.5b", prompts=4, group=8, tokens=256, target=5.0),
 }
+SHAPES["31m_modules"] = replace(SHAPES["31m"], backend="transformers")
+SHAPES |= {family: replace(SHAPES["31m"], model=family) for family in ("gemma3", "phi3", "qwen3_moe")}
 MEAN_LENGTHS = {"small": 64}  # tokens after which a completion ends, about
 SMOKE_SIZES = {"model": "tiny", "prompts": 2, "group": 2, "tokens": 8, "rank": 4}
 SIZES = {
@@ -112,7 +117,7 @@ class Ours:
 
     def step(self) -> None:
         start = timing.now(self.device)
-        self.trainer.train_step()
+        self.trainer.run_step()
         metrics, groups = self.trainer.summarise_step()
         self.seconds.append(timing.now(self.device) - start)
         self.metrics.append(metrics)

@@ -14,7 +14,6 @@ function of a notebook, exists only in the program: the configuration says so, a
 """
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
@@ -28,7 +27,6 @@ import torch
 from grpo.base.errors import CONFIG, NO_STREAM, PREFLIGHT, UserError, WithoutSecrets, as_user_error, explained, reason
 from grpo.base.storage import Json, read_mapping
 from grpo.config.load import is_known, load_config, to_text
-from grpo.config.options import TrainConfig
 from grpo.config.values import expand_variables
 from grpo.data.files import join_errors, plain, row_error
 from grpo.data.objects import Objects
@@ -56,10 +54,6 @@ HOW_ROWS = (
     'give a list of rows such as {"question": …, "answer": …}, one data set of them, or the path of a file; '
     'of a DatasetDict, one of its data sets, such as data["train"]; of a table of Arrow, table.to_pylist()'
 )
-CHOICES = {one.name: one.metadata["choices"] or () for one in fields(TrainConfig)}
-OF_PYTHON = {"true": "True", "false": "False", "null": "None"}
-_DOCTOR = re.compile(r"(; )?`python -m grpo\.doctor CONFIG\b[^`]*`[^;]*")  # there is no such file
-_SETTING = re.compile(r"\b([a-z_]+)(=|: )([a-z./~][^\s;,()`]*)")
 
 
 @dataclass(frozen=True)
@@ -105,7 +99,7 @@ def train(
 
 @contextmanager
 def _called_by_a_program() -> Iterator[None]:
-    """Give the code inside torch's usual modes, and a stderr; what it raises is a UserError, in words of Python.
+    """Give the code inside torch's usual modes, and a stderr; what it raises is a UserError.
 
     No traceback shows it with what it came from, which may hold a secret: that is in debug.log.
     """
@@ -117,23 +111,7 @@ def _called_by_a_program() -> Iterator[None]:
         if os.environ.get("GRPO_TRACEBACK"):
             raise
         found = as_user_error(error)
-        raise UserError(*map(_in_python, (found.what, found.why, found.fix)), found.exit_code) from None
-
-
-def _in_python(text: str) -> str:
-    """Return a message with settings as a program writes them.
-
-    >>> _in_python("set credit: answer, bf16=true or device=cpu")
-    'set credit="answer", bf16=True or device="cpu"'
-    """
-
-    def rewritten(found: re.Match) -> str:
-        key, sign, value = found.groups()
-        is_setting = key in CHOICES and (sign == "=" or value in (*OF_PYTHON, *CHOICES[key]))
-        written = OF_PYTHON.get(value, f'"{value}"')
-        return f"{key}={written}" if is_setting else found[0]
-
-    return _SETTING.sub(rewritten, _DOCTOR.sub("", text))
+        raise UserError(found.what, found.why, found.fix, found.exit_code) from None
 
 
 def _train(named: dict[str, Any], keys: dict[str, Any]) -> Result:
@@ -148,7 +126,8 @@ def _train(named: dict[str, Any], keys: dict[str, Any]) -> Result:
         _name_functions(settings, ("environment",), methods_of)
         (settings["environment"],) = settings["environment"]
         made_by = {settings["environment"]: environment}
-        functions, tools = functions | made_by, tools | made_by
+        functions = functions | made_by
+        tools = tools | made_by
     records = _take_rows(settings, folder)
     settings = _plain(settings)
     config, notices = load_config(settings)
@@ -156,7 +135,8 @@ def _train(named: dict[str, Any], keys: dict[str, Any]) -> Result:
     file = _beside(folder, ".config.yaml")
     taken = [path for path in map(Path, (*records, file)) if path.exists()]
     if taken and "output_dir" not in read_mapping(file):  # which each call writes
-        what, why = f"{taken[0]} is there already", "no call of train() has written it"
+        what = f"{taken[0]} is there already"
+        why = "no call of train() has written it"
         raise UserError(what, why, "set another output_dir, or move it elsewhere", CONFIG)
     objects = Objects(records, functions, tools, file, text)
     return Result(folder, *run_training(config, notices, objects))
@@ -228,7 +208,8 @@ def _records(rows: Any, path: Path) -> list[Json]:
         rows = rows.to_dict("records")
     with explained(TypeError, f"the rows are a {type(rows).__name__}", HOW_ROWS):
         rows = list(rows)
-    records, bad = [], {}
+    records = []
+    bad = {}
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
             bad[number] = row_error(path, number, "is no record", f"it is a {type(row).__name__}", HOW_ROWS)
@@ -246,7 +227,8 @@ def _records(rows: Any, path: Path) -> list[Json]:
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys with values that a file can hold. UserError (exit 2) names those that have none."""
-    values, refused = {}, {}
+    values = {}
+    refused = {}
     for name, value in settings.items():
         try:
             values[name] = str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else plain(value)

@@ -39,8 +39,7 @@ from grpo.evaluation.task import Task, make_task
 from grpo.run.log import completion_records
 from grpo.run.messages import tell
 from grpo.run.saved import load_saved
-from grpo.tools.functions import build_tools, protocol_of
-from grpo.tools.tools import unavailable
+from grpo.tools.functions import build_tools
 from rewards.format import parse
 from rewards.registry import built_in
 from rewards.scorer import Scorer
@@ -71,16 +70,15 @@ def evaluate(task: Task, n: int, temperature: float, rescue: Path, without_tools
 
 
 def _generate(task: Task, scorer: Scorer, n: int, temperature: float, without_tools: bool) -> list[Group]:
-    config, device = task.config, choose_device(task.config.device)
+    config = task.config
+    device = choose_device(task.config.device)
     policy = load_saved(task.saved, config, device)
     loaded = load_prompts(task.data, policy, task.questions, scorer.rewards)
     tell(str(loaded.count))
     prompts = loaded.prompts
     positions = max(len(prompt.ids) for prompt in prompts) + config.max_completion_length
     num_slots = memory.choose_num_sequences(policy.model, MAX_SEQUENCES, positions, memory.free_bytes(device))
-    absent = dict.fromkeys(config.tools, unavailable) if without_tools else {}
-    objects = task.data.objects.tools
-    tools = build_tools(config, protocol_of(config, policy.tokenizer, objects), {**objects, **absent})
+    tools = build_tools(config, policy.tokenizer, task.data.objects.tools, are_absent=without_tools)
     sampling = SamplingParams(config.max_completion_length, temperature, top_p=config.top_p, top_k=config.top_k)
     sampler = Sampler(policy.model, policy.eos_ids, num_slots, tools=tools)
     with closing(tools) if tools else nullcontext():
@@ -146,10 +144,12 @@ def compare_two(a: str, b: str, say: Say) -> dict[str, Any]:
 
 def evaluate_model(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
     """Evaluate a model; write the answers to a file next to `--output`."""
-    task, output = make_task(arguments.model, arguments, tell), arguments.output
+    task = make_task(arguments.model, arguments, tell)
+    output = arguments.output
     rescue = output.with_suffix(".ungraded.jsonl") if output else UNGRADED
-    if arguments.without_tools and not task.config.tools:
-        raise UserError("--without-tools", f"{arguments.model} has no tools", "leave it out, or set tools=[search]")
+    if arguments.without_tools and (task.config.environment or not task.config.tools):
+        why = "has an environment, which answers its turns" if task.config.environment else "has no tools"
+        raise UserError("--without-tools", f"{arguments.model} {why}", "leave it out; it is for tools=[search]")
     groups = evaluate(task, arguments.n, arguments.temperature, rescue, arguments.without_tools)
     result = _summarise(task.config, groups, say)
     if output:

@@ -38,7 +38,8 @@ class Remark:
 def explain(record: Record) -> list[Remark]:
     """Return the remarks about a run: how it ended, the failures that rules recognise, and what it has learned."""
     diagnosis = _diagnose(record)
-    ending, first = _ending(record), diagnosis.first_step
+    ending = _ending(record)
+    first = diagnosis.first_step
     remarks = []
     for found in diagnosis.symptoms.values():
         passed = f" (last seen at step {found.last_step})" if diagnosis.has_passed(found) else ""
@@ -65,7 +66,8 @@ def _diagnose(record: Record) -> Diagnosis:
 
 def _ending(record: Record) -> list[Remark]:
     """Return remarks on how the run ended, unless it ended as planned."""
-    status, reason = record.state.get("status"), str(record.state.get("reason") or "")
+    status = record.state.get("status")
+    reason = str(record.state.get("reason") or "")
     step = record.steps[-1]["step"] if record.steps else record.state.get("step", 0)
     remarks = []
     if status in ("failed", "interrupted"):

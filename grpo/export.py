@@ -22,9 +22,8 @@ from grpo.base.progress import command_parser, say_next
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import load_tokenizer
 from grpo.engine.model.adapter import is_adapter, load_adapter, save_adapter
-from grpo.engine.model.gguf import is_gguf
 from grpo.engine.model.weights import DTYPES
-from grpo.policy import find_parts
+from grpo.policy import find_parts, is_gguf
 from grpo.run.saved import SavedModel, find_saved, load_saved
 
 CPU = torch.device("cpu")
@@ -65,7 +64,8 @@ def _departures(saved: SavedModel, dtype: str) -> Iterator[str]:
 def export_adapter(source: Path, target: Path) -> None:
     """Write an adapter that PEFT can load, and its tokenizer; also its base, if that is a GGUF file."""
     parts = find_parts(TrainConfig(model_name_or_path=str(source)))
-    tokenizer, base = load_tokenizer(parts.tokenizer), parts.base[0]
+    tokenizer = load_tokenizer(parts.tokenizer)
+    base = parts.base[0]
     has_own_base = is_gguf(base)
     adapter = replace(load_adapter(source), base_model=str(target.resolve() / "base") if has_own_base else base)
     with write_folder(target) as folder:

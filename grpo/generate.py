@@ -23,7 +23,7 @@ from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.answers import generate_groups
 from grpo.policy import Policy
 from grpo.run.saved import find_saved, load_saved
-from grpo.tools.functions import build_tools, protocol_of, system_prompt_of
+from grpo.tools.functions import build_tools, system_prompt_of
 from grpo.tools.tools import Tools
 from rewards.own_names import OBJECT
 
@@ -41,7 +41,10 @@ class Chat:
         template: str = "{question}",
         tools: Tools | None = None,
     ):
-        self.policy, self.sampling, self.seed, self.template = policy, sampling, seed, template
+        self.policy = policy
+        self.sampling = sampling
+        self.seed = seed
+        self.template = template
         self.encoder = tools.protocol.encoder if tools else ChatEncoder(policy.tokenizer)
         self.sampler = Sampler(policy.model, policy.eos_ids, tools=tools)
 
@@ -127,7 +130,7 @@ def _tools_of(made_with: object, policy: Policy) -> Tools | None:
     config = replace(made_with, tools=names, environment=environment)
     if config != made_with:
         print("note: tools that a program passed to the run are not here, so calls of them are text", file=sys.stderr)
-    return build_tools(config, protocol_of(config, policy.tokenizer))
+    return build_tools(config, policy.tokenizer)
 
 
 def _note_failure(number: int, completion: Completion) -> None:

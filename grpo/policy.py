@@ -11,7 +11,6 @@ from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.folders import check_unchanged
 from grpo.base.storage import write_json
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.data.hub import fetch_model, find_model
 from grpo.data.prompts import ChatEncoder, eos_ids, has_tokenizer, load_tokenizer
 from grpo.engine.device.quantised import FORMATS, Format
 from grpo.engine.model.adapter import (
@@ -24,13 +23,10 @@ from grpo.engine.model.adapter import (
 )
 from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.gguf import is_gguf, open_gguf
 from grpo.engine.model.memory import loading
-from grpo.engine.model.transformers_model import TransformersModel
 from grpo.engine.model.weight import master_dtype
 from grpo.engine.model.weights import DTYPES, load_decoder, read_model_config, save_checkpoint
 from grpo.engine.parallel.shard import ALONE, Shard
-from grpo.engine.sampling.check import check_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -107,7 +103,9 @@ def load_policy(
     build = build_of(config, parts.model, device, train_weights, shard)
     start = load_adapter(parts.adapter) if parts.adapter else None
     model = load_decoder(parts.model, build, start)
-    if isinstance(model, TransformersModel):
+    if model.config.by_transformers:
+        from grpo.engine.sampling.check import check_model  # with the modules of transformers
+
         check_model(model)
     generator = torch.Generator().manual_seed(config.seed)
     for linear in model.lora_linears():
@@ -127,7 +125,8 @@ def build_of(
     """Return how to build the model of a run, whose checkpoint is in this folder."""
     lora = lora_spec(config)
     trains = train_weights and lora is None
-    dtype, held = choose_dtype(config.torch_dtype, device), held_as(config, folder)
+    dtype = choose_dtype(config.torch_dtype, device)
+    held = held_as(config, folder)
     return Build(lora, trains, dtype, device, held, shard, config.model_backend)
 
 
@@ -179,7 +178,8 @@ def find_parts(config: TrainConfig | SftConfig, weights: bool = True) -> ModelPa
 
     weights: False downloads, of a hub's model, config and tokenizer alone.
     """
-    name, revision = config.model_name_or_path, config.model_revision
+    name = config.model_name_or_path
+    revision = config.model_revision
     folder = _fetch(name, revision, weights=weights)
     adapter = _fetch(config.adapter_name_or_path, kind="adapter") if config.adapter_name_or_path else None
     base = str(Path(name).resolve()) if Path(name).exists() else name
@@ -195,12 +195,17 @@ def find_parts(config: TrainConfig | SftConfig, weights: bool = True) -> ModelPa
         base, its_revision = base_of(adapter)
         is_of_base = revision != "main" and Path(name).is_dir()  # a folder has no revision of its own
         revision = revision if is_of_base else its_revision
-        folder = _fetch_base(base, revision, adapter, weights)
+        folder = _fetch(base, revision, weights=weights)
     if config.tokenizer_name_or_path:
         tokenizer = _fetch(config.tokenizer_name_or_path, ignored="*.safetensors", weights=False)
     else:
         tokenizer = adapter if adapter and has_tokenizer(adapter) else folder
     return ModelParts(folder, adapter, tokenizer, (base, revision))
+
+
+def is_gguf(name: str) -> bool:
+    """Return whether a model's name is that of a GGUF file."""
+    return name.lower().endswith(".gguf") and not Path(name).is_dir()
 
 
 def _fetch(name: str, revision: str = "main", ignored: str = "", kind: str = "model", weights: bool = True) -> Path:
@@ -210,11 +215,26 @@ def _fetch(name: str, revision: str = "main", ignored: str = "", kind: str = "mo
     kind, weights: as for `fetch_model`.
     """
     if is_gguf(name):
+        from grpo.engine.model.gguf import open_gguf  # few models come as such a file
+
         return open_gguf(name)
-    folder = fetch_model(name, revision, kind, weights)
-    if Path(name).is_dir():  # files of the hub are links into a cache
-        check_unchanged(folder, ignored)
-    return folder
+    if Path(name).is_dir():
+        check_unchanged(Path(name), ignored)
+        return Path(name)
+    from grpo.data.hub import fetch_model  # what is not here
+
+    return fetch_model(name, revision, kind, weights)
+
+
+def find_model(name: str, near: Path) -> str:
+    """Return the model that a file in the folder `near` names: a hub id, or a folder's or GGUF file's absolute path.
+
+    A relative path is tried from the current folder first, then from `near` and from the folders above it.
+    """
+    for start in (Path(), near, *near.resolve().parents):
+        if (start / name).is_file() or (start / name / "config.json").is_file():
+            return str((start / name).resolve())
+    return name
 
 
 def base_of(adapter: Path) -> tuple[str, str]:
@@ -229,21 +249,6 @@ def base_of(adapter: Path) -> tuple[str, str]:
             PREFLIGHT,
         )
     return find_model(base, adapter), settings.get("revision") or "main"
-
-
-def _fetch_base(base: str, revision: str, adapter: Path, weights: bool) -> Path:
-    try:
-        return _fetch(base, revision, weights=weights)
-    except UserError as error:
-        if error.exit_code != PREFLIGHT:
-            raise
-        raise UserError(
-            f"the base model of the adapter {adapter} cannot be found",
-            f"{error.what}: {error.why}",
-            "set model_name_or_path to the base, and adapter_name_or_path to the adapter; or correct "
-            "base_model_name_or_path in its adapter_config.json",
-            PREFLIGHT,
-        ) from None
 
 
 def lora_spec(config: TrainConfig | SftConfig) -> LoraSpec | None:

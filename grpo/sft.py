@@ -22,21 +22,19 @@ from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import num_steps
 from grpo.data.registry import find_sources
 from grpo.data.rows import digest
-from grpo.data.worlds.world import make_world
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.model import memory
 from grpo.engine.model.weights import read_model_config
 from grpo.policy import find_parts, load_encoder
-from grpo.report.plot import line_plot
+from grpo.report.plot import draw_loss
 from grpo.run import form
 from grpo.run.diagnosis.record import METRICS_FILE, read_metrics
 from grpo.run.run import Run
 from grpo.run.run_dir import holds_a_run
-from grpo.run.saved import start_of
 from grpo.run.stage1 import ORIGIN_FILE, final_of, is_done, load_stage1, origin_of, start_from
-from grpo.tools.protocol import ToolProtocol
+from grpo.tools.tags import TagProtocol
 from grpo.trainer import Source, Trainer, load_trained, rows_per_replica
-from rewards.own_names import tag_of
+from rewards.prompts import tag_of
 
 
 def load_conversations(config: SftConfig, run: Run) -> Source:
@@ -101,10 +99,10 @@ class Sft(Learner):
         learned.micro_batches = len(batches)
 
 
-class SftTrainer(Trainer):
+class SftTrainer(Trainer[SftConfig]):
     """The trainer of stage 1."""
 
-    def __init__(self, config: SftConfig, run: Run):
+    def __init__(self, config: SftConfig, run: Run[SftConfig]):
         examples = load_conversations(config, run)
         policy, optimizer = load_trained(config, run.device, run.ranks)  # now that nothing is wrong with the data
         super().__init__(config, run, policy, optimizer, examples)
@@ -125,7 +123,7 @@ class SftTrainer(Trainer):
 def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = None) -> None:
     """Make a complete run of stage 1: metrics, checkpoints, final/ and loss.png."""
     with Run(config, notices, ranks) as run:
-        run.config = config = start_of(make_world(run.config, run.ranks, run.say))
+        config = run.prepare()
         origin = {ORIGIN_FILE: origin_of(config)} if run.ranks.is_main else {}  # of the data as it is read now
         trainer = SftTrainer(config, run)
         trainer.restore()
@@ -136,20 +134,20 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
             metrics = trainer.summarise_step()
             run.report_step(trainer.step, metrics)
             trainer.after_step(metrics)
-        trainer.save()
-        run.save_final(trainer.policy, origin)
+        trainer.finish(origin)
         trainer.end()
         if run.ranks.is_main:
             steps = read_metrics(run.path / METRICS_FILE)[0]
-            curve = [(metrics["step"], metrics["loss"]) for metrics in steps if "loss" in metrics]
-            line_plot(run.path / "loss.png", {"loss": curve}, "step", "loss of the answer tokens, nats")
+            losses = [(metrics["step"], metrics["loss"]) for metrics in steps if "loss" in metrics]
+            draw_loss(run.path / "loss.png", losses)
 
 
 def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> tuple[list[Group], RowCount]:
     """Return the examples of all data sets, and how many of their rows are used (see make_examples)."""
-    examples, count = [], RowCount(config.dataset_id_or_path, skips_bad=config.skip_bad_rows)
+    examples = []
+    count = RowCount(config.dataset_id_or_path, skips_bad=config.skip_bad_rows)
     tags = [] if config.tool_format == "template" else list(map(tag_of, config.tools))
-    protocol = ToolProtocol(tags, encoder, max_calls=1, max_tokens=max_length) if tags else None
+    protocol = TagProtocol(tags, encoder, max_calls=1, max_tokens=max_length) if tags else None
     for source in find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir):
         records = source.read(count.bad)[: config.max_samples or None]
         examples += make_examples(records, source.path, encoder, config.system_prompt, max_length, count, protocol)
@@ -159,7 +157,8 @@ def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> t
         kept = [group for group in examples for answer in group.completions if answer.credited_from < len(answer.ids)]
         count.notes["answers left out, cut before their answer block"] += len(examples) - len(kept)
         if not kept:
-            what, fix = "credit: answer leaves nothing to train", "raise max_length, or set credit: completion"
+            what = "credit: answer leaves nothing to train"
+            fix = "raise max_length, or set credit: completion"
             raise UserError(what, str(count), fix, PREFLIGHT)
         return kept, count
     return examples, count
@@ -168,10 +167,9 @@ def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> t
 # --- as the first part of a run of stage 2 -------------------------------------------------------------------------
 
 
-def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
-    """Run the stage 1 that a stage 2 config names, unless it is done; its result is the policy at step 0."""
-    if not config.cold_start:
-        return config
+def cold_start(run: Run[TrainConfig]) -> TrainConfig:
+    """Run the stage 1 that a run of stage 2 names, unless it is done; its result is the policy at step 0."""
+    config = run.config
     stage1, notices, _ = load_stage1(config)  # the start has found no mistake in it
     final = final_of(stage1)
     if run.ranks.of_first(lambda: is_done(stage1, config)):

@@ -1,6 +1,7 @@
 """Stage 2: GRPO.  python -m grpo.train CONFIG [key=value ...]
 
 The algorithm is `Grpo.train_step` in grpo/algorithm/step.py. This file sets up a run around it, and lets it go.
+What only some runs use (stage 1, tools, models of other families) is imported where it enters.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +10,8 @@ from math import ceil
 
 from grpo.algorithm.meter import TokenMeter
 from grpo.algorithm.rollout import Rollout
-from grpo.algorithm.schema import Completion, Group, Order, Prompt, Settings
+from grpo.algorithm.schema import Completion, Group, Order, Prompt
+from grpo.algorithm.settings import Settings
 from grpo.algorithm.step import Grpo
 from grpo.base.errors import run_main
 from grpo.base.progress import say_next
@@ -25,21 +27,16 @@ from grpo.data.questions import (
     num_steps,
     prepare_rewards,
 )
-from grpo.data.worlds.world import make_world
 from grpo.engine.attention import choice
 from grpo.engine.device import kernel_choice
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model import memory
-from grpo.engine.sampling.check import router_changes
-from grpo.engine.sampling.sampler import Sampler
+from grpo.engine.sampling.sampler import Sampler, Tools
 from grpo.evaluation.best import Best
 from grpo.evaluation.held_out import Evaluation, Measurement
 from grpo.policy import Policy, load_reference
 from grpo.run.metrics import completion_metrics, credit_metrics, tool_metrics
 from grpo.run.run import Run
-from grpo.run.saved import start_of
-from grpo.sft import cold_start
-from grpo.tools.functions import build_tools, protocol_of
 from grpo.trainer import Source, Trainer, load_trained
 from rewards.scorer import Scorer
 
@@ -58,13 +55,15 @@ def load_questions(data: QuestionData, policy: Policy, scorer: Scorer, run: Run)
     )
 
 
-class GrpoTrainer(Trainer):
+class GrpoTrainer(Trainer[TrainConfig]):
     """The trainer of stage 2. The step itself is `algorithm/step.py`."""
+
+    learner: Grpo
 
     def __init__(
         self,
         config: TrainConfig,
-        run: Run,
+        run: Run[TrainConfig],
         scorer: Scorer | None = None,
         data: QuestionData | None = None,
         make_learner: Callable[..., Grpo] = Grpo,
@@ -79,11 +78,8 @@ class GrpoTrainer(Trainer):
         data = data or QuestionData(config)
         self.scorer = scorer or prepare_rewards(data, run.say)
         super().__init__(config, run, policy, optimizer, load_questions(data, policy, self.scorer, run), reference)
+        self.tools = self._load_tools(data)
         stop = run.signals.stop_with_shards
-        protocol, shard = protocol_of(config, policy.tokenizer, data.objects.tools), run.ranks.shard
-        self.tools = build_tools(config, protocol, data.objects.tools, shard)
-        if self.tools:
-            run.say(f"tools are called {self.tools.shown()}")
         self.sampler = Sampler(policy.model, policy.eos_ids, self.plan.num_sequences, stop, self.tools)
         self.sampler.prepare(self.plan.num_sequences, self.longest, config.max_completion_length)
         self.make_learner = make_learner
@@ -93,8 +89,22 @@ class GrpoTrainer(Trainer):
         else:
             run.debug.write("INFO", f"on this {run.device.type}: {kernel_choice.describe(run.device)}")
 
+    def _load_tools(self, data: QuestionData) -> Tools | None:
+        """Return the tools that completions may call; None if the configuration names none."""
+        config = self.config
+        objects = data.objects.tools
+        if not (config.tools or config.environment):
+            return None
+        from grpo.tools.functions import build_tools  # most runs have no tools
+
+        tools = build_tools(config, self.policy.tokenizer, objects, self.ranks.shard)
+        if tools:
+            self.run.say(f"tools are called {tools.protocol.shown}")
+        return tools
+
     def begin(self, step: int = 0, position: int = 0) -> None:
-        config, prompts = self.config, self.source.rows
+        config = self.config
+        prompts = self.source.rows
         self.order = Order(len(prompts), config.seed, config.shuffle_dataset, position)
         self.rollout = Rollout(
             settings=Settings.of(config),
@@ -114,7 +124,8 @@ class GrpoTrainer(Trainer):
 
     def summarise_step(self) -> tuple[dict[str, float], list[Group]]:
         """Return the metrics of the last step over all ranks, and all ranks' groups."""
-        learned, scorer = self.learned, self.scorer
+        learned = self.learned
+        scorer = self.scorer
         groups = self.replicas.gather_lists(learned.generated)
         metrics = {
             **self.step_metrics(groups),
@@ -122,7 +133,10 @@ class GrpoTrainer(Trainer):
             **learned.meter.result(self.replicas),
             **scorer.take_metrics(),
         }
-        metrics |= router_changes(self.model, groups[0])
+        if self.model.config.by_transformers:
+            from grpo.engine.sampling.check import router_changes  # with the modules of transformers
+
+            metrics |= router_changes(self.model, groups[0])
         if self.tools:
             metrics |= tool_metrics(groups)
         if self.config.credit == "sentence":
@@ -154,7 +168,8 @@ class GrpoTrainer(Trainer):
 def longest_groups(prompts: Sequence[Prompt], config: TrainConfig, num_tokens: int) -> list[Group]:
     """Make groups of the longest prompt and the longest completions, enough to fill a micro-batch of so many tokens."""
     prompt = max(prompts, key=lambda prompt: len(prompt.ids))
-    length, size = config.max_completion_length, config.num_generations
+    length = config.max_completion_length
+    size = config.num_generations
     completion = Completion.given(list(prompt.ids[:1]) * length, "length", loss_weight=1.0, advantage=1.0)
     number = ceil(num_tokens / (len(prompt.ids) + size * (length - 1)))
     return [Group(prompt, [completion] * size) for _ in range(number)]
@@ -168,7 +183,7 @@ def train(
     objects: the rows and the rewards that a program passes.
     """
     with Run(config, notices, objects=objects) as run, ExitStack() as ending:
-        trainer, evaluation = set_up(run.config, run, ending, objects)
+        trainer, evaluation = set_up(run, ending, objects)
         before = evaluation.before(trainer.step)
         if run.ranks.is_main:
             objects.write()
@@ -178,29 +193,29 @@ def train(
         trainer.health.resume(run.path)
         best = Best(trainer.config.keep_best, run, evaluation.metrics(before), trainer.step)
         loop(trainer, evaluation, best)
-        trainer.save()
-        run.save_final(trainer.policy, {})
+        trainer.finish({})
         after = evaluate(trainer, evaluation, best)
-        if run.ranks.is_main:
-            run.log.close()
-            evaluation.write(before, after)
-            trainer.end()
-        return before, after, evaluation.before_after(before, after) if run.ranks.is_main else ""
+        if run.log is None:  # of another rank than 0
+            return before, after, ""
+        run.log.close()
+        evaluation.write(before, after)
+        trainer.end()
+        return before, after, evaluation.before_after(before, after)
 
 
-def set_up(
-    config: TrainConfig, run: Run, ending: ExitStack, objects: Objects = NO_OBJECTS
-) -> tuple[GrpoTrainer, Evaluation]:
+def set_up(run: Run[TrainConfig], ending: ExitStack, objects: Objects = NO_OBJECTS) -> tuple[GrpoTrainer, Evaluation]:
     """Run the cold start, and load everything. ending: closes what is opened."""
-    config = start_of(make_world(config, run.ranks, run.say))
-    data = QuestionData(config, objects=objects)
+    data = QuestionData(run.prepare(), objects=objects)
     scorer = prepare_rewards(data, run.say, peers=run.ranks.shard)
     ending.callback(scorer.close)
     eval_scorer = held_out_scorer(data, scorer, run.ranks.shard)
     if eval_scorer is not scorer:
         ending.callback(eval_scorer.close)
-    run.config = config = cold_start(config, run)
-    trainer = GrpoTrainer(config, run, scorer, data)
+    if run.config.cold_start:
+        from grpo.sft import cold_start  # stage 1
+
+        run.config = cold_start(run)
+    trainer = GrpoTrainer(run.config, run, scorer, data)
     ending.callback(trainer.sampler.release)
     if trainer.tools:
         ending.callback(trainer.tools.close)
@@ -213,7 +228,8 @@ def set_up(
 
 def loop(trainer: GrpoTrainer, evaluation: Evaluation, best: Best) -> None:
     """Make all steps that are left."""
-    run, every = trainer.run, trainer.config.eval_steps
+    run = trainer.run
+    every = trainer.config.eval_steps
     while trainer.step < trainer.total_steps:
         trainer.run_step()
         metrics, groups = trainer.summarise_step()
@@ -228,7 +244,7 @@ def evaluate(trainer: GrpoTrainer, evaluation: Evaluation, best: Best) -> Measur
     measured = evaluation.measure(trainer.step)
     metrics = evaluation.metrics(measured)
     trainer.run.report_evaluation(trainer.step, metrics)
-    best.offer(trainer.step, metrics, trainer.policy)
+    best.offer(trainer.step, metrics, trainer.save_policy)
     return measured
 
 

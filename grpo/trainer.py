@@ -4,31 +4,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from math import isfinite
-from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 import torch
 
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.optimizer import Optimizer
-from grpo.algorithm.schema import Group, Order, Settings, completions_of
+from grpo.algorithm.schema import Group, Order, completions_of
+from grpo.algorithm.settings import Settings
 from grpo.algorithm.step import Learned, Learner
 from grpo.base.errors import INTERNAL, MEMORY, SERVICE, STORAGE, Interrupted, UserError, explained, is_out_of_memory
-from grpo.base.storage import failpoint, write_atomically
+from grpo.base.folders import write_folder
+from grpo.base.storage import Json, failpoint, write_atomically, write_json
 from grpo.config.load import to_yaml
-from grpo.config.options import SftConfig, TrainConfig
+from grpo.config.options import AnyConfig, Stage
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.device.products import slow_dtype
 from grpo.engine.model import memory
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.flat import FlatParameters
-from grpo.engine.model.memory import MemoryLimit
 from grpo.engine.parallel.splits import trained_splits
-from grpo.policy import Policy, find_parts, load_policy
+from grpo.policy import Policy, find_parts, is_gguf, load_policy
 from grpo.run import checkpoint
 from grpo.run.checkpoint import agree_on_checkpoint, check_disk, is_own
 from grpo.run.diagnosis.glossary import Metrics
-from grpo.run.diagnosis.health import Diagnosis, Health
+from grpo.run.diagnosis.health import Health
 from grpo.run.diagnosis.record import CONFIG_FILE
 from grpo.run.metrics import Clock
 from grpo.run.provenance import check_changes, check_inputs, inputs_of, machine, program
@@ -38,7 +38,7 @@ FAILPOINTS = {"time/generate": "step-sampled", "time/reward": "step-graded"}  # 
 
 
 @memory.loading()
-def load_trained(config: TrainConfig | SftConfig, device: torch.device, ranks: Ranks) -> tuple[Policy, Optimizer]:
+def load_trained(config: AnyConfig, device: torch.device, ranks: Ranks) -> tuple[Policy, Optimizer]:
     """Load the policy of a run and its optimizer, which allocates now all the memory that it will need."""
     policy = load_policy(config, device, shard=ranks.shard)
     model = policy.model
@@ -65,12 +65,12 @@ class Source:
     longest: int
 
 
-def rows_per_replica(config: TrainConfig | SftConfig) -> int:
+def rows_per_replica(config: AnyConfig) -> int:
     """Return the completions of stage 2, or the examples of stage 1, that each replica trains on in a step."""
     return Settings.of(config).completions_per_replica
 
 
-class Trainer:
+class Trainer(Generic[Stage]):
     """A run's policy, steps and checkpoints. A subclass has `begin`, and `summarise_step`, which returns metrics.
 
     The constructor chooses micro-batches that fit into the memory that is still free. reference: the frozen policy of
@@ -78,32 +78,44 @@ class Trainer:
     """
 
     learner: Learner
+    learned: Learned  # by the last step
     order: Order  # of the rows that are taken; within a step it is ahead of `position`
 
     def __init__(
         self,
-        config: TrainConfig | SftConfig,
-        run: Run,
+        config: Stage,
+        run: Run[Stage],
         policy: Policy,
         optimizer: Optimizer,
         source: Source,
         reference: Decoder | None = None,
     ):
-        self.config, self.run, self.ranks, self.replicas = config, run, run.ranks, run.ranks.replicas
-        self.policy, self.model, self.optimizer, self.reference = policy, policy.model, optimizer, reference
-        self.source, self.total_steps, self.longest = source, source.total_steps, source.longest
-        self.num_tokens, self.num_skipped = 0, 0
+        self.config = config
+        self.run = run
+        self.ranks = run.ranks
+        self.replicas = run.ranks.replicas
+        self.policy = policy
+        self.model = policy.model
+        self.optimizer = optimizer
+        self.reference = reference
+        self.source = source
+        self.total_steps = source.total_steps
+        self.longest = source.longest
+        self.num_tokens = 0
+        self.num_skipped = 0
         self.position = 0  # rows taken by the steps that are done
-        self.learned: Learned | None = None  # by the last step
         self.saved_step: int | None = None
         self.clock, self.doing = Clock(run.device), "training"  # what, if memory runs out
         self.inputs = inputs_of(policy, source.data_hash, config)
         self.ranks.agree(self.inputs)
         self._say_how()
-        self.plan = self._plan_memory()
+        self.loaded = memory.Loaded(self.model, reference, self.replicas.world)
+        available_bytes = self.loaded.account().total + memory.free_bytes(run.device)
+        available_bytes = int(self.ranks.shard.min(available_bytes))  # shards make the same plan
+        self.plan = memory.make_plan(self.loaded, config, self.longest, available_bytes, run.device.type)
         self.model.recompute = self.plan.budget.recompute
-        self.memory = MemoryLimit(self.plan.budget, self.longest, self.ranks.shard.world == 1, run.say)
-        self.health = Health(run.say, config.max_unscored, diagnosis=Diagnosis(config=asdict(config)))
+        self.memory = memory.MemoryLimit(self.plan.budget, self.longest, self.ranks.shard.world == 1, run.say)
+        self.health = Health(run.say, asdict(config), config.max_unscored)
 
     def _say_how(self) -> None:
         """Say in how many processes the run is, and whether its dtype is a slow one."""
@@ -116,14 +128,6 @@ class Trainer:
         if self.ranks.world > 1:
             parts = f", each in {num_shards} parts" if num_shards > 1 else ""
             self.run.say(f"{self.ranks.world} processes; copies of the model: {self.replicas.world}{parts}")
-
-    def _plan_memory(self) -> memory.Plan:
-        """Plan for the memory that is still free. Shards make the same plan."""
-        device = self.run.device
-        loaded = memory.Loaded(self.model, self.reference, self.replicas.world)
-        available_bytes = loaded.account().total + memory.free_bytes(device)
-        available_bytes = int(self.ranks.shard.min(available_bytes))
-        return memory.make_plan(loaded, self.config, self.longest, available_bytes, device.type)
 
     def begin(self, step: int = 0, position: int = 0) -> None:
         """Make `learner` and `order`, with so many steps done, and so many rows taken."""
@@ -153,36 +157,33 @@ class Trainer:
     # --- a step -----------------------------------------------------------------------------------------------------
 
     def run_step(self) -> None:
-        """Make a step.
+        """Make a step of the learner, and count what it has done.
 
         If a signal ends it, a service that has failed for good, or a user's own reward, save the run as it was before
         the step. (A signal interrupts only sampling and the wait for rewards, so the policy has not been updated. With
         several ranks, a failure saves nothing: it is of one rank only, and saving needs all of them.)
         """
-        num_updates, self.doing = self.optimizer.num_updates, "training"
+        num_updates = self.optimizer.num_updates
+        self.doing = "training"
+        self.clock.restart()
         try:
-            with self.explained_memory():
-                self.train_step()
+            with self.explained_memory(), torch.enable_grad():  # whatever a user's file has left behind at its import
+                self.learned = self.learner.train_step()  # of Grpo: algorithm/step.py; of Sft: sft.py
         except Interrupted:
             self.save()
             raise
         except UserError as error:
-            is_unchanged = self.optimizer.num_updates == num_updates
+            is_unchanged = self.optimizer.num_updates == num_updates and self.run.writes
             if error.exit_code in (INTERNAL, SERVICE) and self.step and self.ranks.world == 1 and is_unchanged:
                 self.save()
                 error.fix += f"; the run has saved step {self.step}: resume_from_checkpoint=true continues it"
             raise
-
-    def train_step(self) -> None:
-        """Make one step of the learner, and count what it has done."""
-        self.clock.restart()
-        with torch.enable_grad():  # whatever a user's file has left behind at its import
-            self.learned = self.learner.train_step()
         self.position = self.order.position
         failpoint("step-updated")
-        self.num_tokens += int(self.replicas.sum([sum(map(num_read, self.learned.generated))])[0])
+        read = [len(g.prompt.ids) + len(answer.ids) for g in self.learned.generated for answer in g.completions]
+        self.num_tokens += int(self.replicas.sum([sum(read)])[0])
         for norm in self.learned.grad_norms:
-            self.health.updated(self.optimizer, norm)
+            self.health.updated(norm, self.optimizer.has_overflowed)
             self.num_skipped += not isfinite(norm)
 
     @contextmanager
@@ -223,13 +224,12 @@ class Trainer:
 
     def counted(self) -> memory.Account:
         """Count the memory that the longest step takes."""
-        loaded = memory.Loaded(self.model, self.reference, self.replicas.world)
-        return loaded.account(self.plan.num_sequences, self.longest, self.memory.budget)
+        return self.loaded.account(self.plan.num_sequences, self.longest, self.memory.budget)
 
     def after_step(self, metrics: Metrics, groups: Sequence[Group] = ()) -> None:
         """Check the run's health, save when it is due, and end the run if a signal asked for that."""
         try:
-            self.health.check(self.step, metrics, groups)
+            self.health.after_step(self.step, metrics, groups)
         except UserError as error:
             if error.exit_code == SERVICE:
                 self.save()
@@ -237,13 +237,6 @@ class Trainer:
         if self.config.save_steps and self.step % self.config.save_steps == 0:
             self.save()
         self.run.signals.stop_if_asked(self.save)
-
-    def end(self) -> None:
-        """Say what only a finished run can tell."""
-        if self.total_steps and not self.optimizer.num_applied:
-            self.run.remark = "the run is done, and no step has changed a weight: final/ is the model it started from"
-            self.run.say(f"warning: {self.run.remark}")
-        self.health.end()
 
     def step_metrics(self, groups: Sequence[Group]) -> dict[str, float]:
         """Return the metrics of the last step that both stages log. Every process must call it.
@@ -271,13 +264,11 @@ class Trainer:
 
         UserError (exit 2) if the checkpoint is of another run, or of later steps than this one has.
         """
-        config, has_directory = self.run.config, self.run.dir is not None
+        config = self.run.config  # a silent run has no directory, so it finds no checkpoint there
         folder = agree_on_checkpoint(config, self.ranks, self.run.say)
         if folder is None:
             check_disk(self.model, self.config, find_parts(self.config).adapter)
-            if has_directory:
-                self.run.dir.begin()
-                self.run.dir.update(step=0, last_checkpoint=None)
+            self.run.begin(step=0, last_checkpoint=None)
             return
         for notice in check_changes(folder, config, self.replicas.world, self.run.device):
             self.run.say(f"note: {notice}")
@@ -288,19 +279,18 @@ class Trainer:
             self.optimizer.load_state(tensors)
         self.model.refresh()
         self._go_on(counters)
-        if has_directory:
-            self.run.dir.begin()
         if is_own(folder, self.run.path):
             self.saved_step = self.step
-            if has_directory:
-                self.run.dir.update(step=self.step, last_checkpoint=folder.name)
+            self.run.begin(step=self.step, last_checkpoint=folder.name)
+        else:
+            self.run.begin()
         self.run.say(f"resuming from {folder} at step {self.step}")
-        if self.saved_step is None:  # resumed from another directory; from now on this one has a checkpoint, too
-            self.save()
+        self.save()  # resumed from another directory; from now on this one has a checkpoint, too
 
-    def _go_on(self, counters: Mapping[str, Any]) -> None:
+    def _go_on(self, counters: Json) -> None:
         """Set what a checkpoint has counted."""
-        self.position, self.num_tokens = counters["position"], counters["num_tokens"]
+        self.position = counters["position"]
+        self.num_tokens = counters["num_tokens"]
         self.begin(counters["step"], self.position)
         if self.step > self.total_steps:
             raise UserError(
@@ -340,23 +330,49 @@ class Trainer:
             needed_bytes = sum(tensor.nbytes for tensor in state.values())
             with checkpoint.new_checkpoint(self.run.path, self.step, about, needed_bytes) as folder:
                 checkpoint.write_state(folder, state, counters, random_states)
-                self._write_policy(folder)
+                write_atomically(folder / CONFIG_FILE, to_yaml(self.run.config))
+                if self.model.build.lora is not None:
+                    self.policy.save(folder)
+                else:  # its weights are in the state
+                    self.policy.tokenizer.save_pretrained(folder)
             checkpoint.remove_old(self.run.path, self.config.save_total_limit, self.step)
-            self.run.dir.update(step=self.step, last_checkpoint=f"checkpoint-{self.step}")
+            self.run.record(step=self.step, last_checkpoint=f"checkpoint-{self.step}")
         elif self.model.build.lora is not None:
-            self.run.contribute(self.policy)
+            self._contribute()
         self.saved_step = self.step
         self.ranks.barrier()
 
-    def _write_policy(self, folder: Path) -> None:
-        """Write the configuration into a checkpoint, and what of the policy is not in its state."""
-        write_atomically(folder / CONFIG_FILE, to_yaml(self.run.config))
-        if self.model.build.lora is not None:
+    def save_policy(self, name: str, notes: Mapping[str, Json]) -> None:
+        """Write the folder `name` with the policy, and with notes as JSON files, completely or not at all.
+
+        All ranks call this; rank 0 writes.
+        """
+        if not self.ranks.is_main:
+            self._contribute()
+            return
+        with write_folder(self.run.path / name) as folder:
             self.policy.save(folder)
-        else:
-            self.policy.tokenizer.save_pretrained(folder)
+            for file, note in notes.items():
+                write_json(folder / file, note)
 
+    def _contribute(self) -> None:
+        """Send rank 0 this rank's part of the policy. Rank 0 writes it."""
+        if self.replicas.rank == 0:
+            self.policy.save(None)
 
-def num_read(group: Group) -> int:
-    """Count the tokens of a group; its prompt counts once per completion."""
-    return sum(len(group.prompt.ids) + len(completion.ids) for completion in group.completions)
+    def finish(self, notes: Mapping[str, Json]) -> None:
+        """Write the last checkpoint, and final/: the adapter (or checkpoint), the tokenizer and the notes."""
+        self.save()
+        self.run.signals.is_training = False  # everything is saved, so a signal may end the run
+        self.save_policy("final", notes)
+        if is_gguf(self.policy.base[0]) and self.model.build.lora is not None:
+            command = f"python -m grpo.export {self.run.path} OUT"
+            self.run.say(f"note: final/ names a GGUF file as its base; for PEFT, `{command}` writes adapter and base")
+        self.run.signals.stop_if_asked()  # by one during the last checkpoint
+
+    def end(self) -> None:
+        """Say what only a finished run can tell."""
+        if self.total_steps and not self.optimizer.num_applied:
+            self.run.remark = "the run is done, and no step has changed a weight: final/ is the model it started from"
+            self.run.say(f"warning: {self.run.remark}")
+        self.health.end(self.run.path)

@@ -340,8 +340,7 @@ def main(argv: list[str]) -> int:
     if arguments.rows < 1 or (form and "{answer}" not in form):
         parser.error("--rows must be at least 1, and --form must contain {answer}")
     path, overrides = split_arguments(rest)
-    config, _ = load_config(path, overrides, is_run=False)
-    assert isinstance(config, TrainConfig)
+    config, _ = load_config(path, overrides, TrainConfig, is_run=False)
     with redirect_stdout(sys.stderr):  # what a user's function prints is no finding
         found = audit(config, arguments.rows, arguments.calls, form)
     told = vars(found) | {"findings": list(map(vars, found.findings))}

@@ -1,14 +1,15 @@
 """The reward that an environment gives itself: what its `get_reward` says when its completion has ended."""
 
+import asyncio
 from functools import partial
 
 from grpo.algorithm.schema import Score
 from grpo.base.errors import CONFIG, UserError
 from rewards.own import as_number, failure_of
-from rewards.own_names import find_object, tag_of
+from rewards.own_names import find_object
+from rewards.own_words import ENVIRONMENT
+from rewards.prompts import tag_of
 from rewards.registry import Columns, Functions, Options, Reward
-
-ENVIRONMENT = "environment"  # the column
 
 
 def build(name: str, options: Options, objects: Functions) -> Reward:
@@ -21,15 +22,16 @@ def build(name: str, options: Options, objects: Functions) -> Reward:
     return Reward(title, partial(grade, name=title, timeout_s=options["tool_timeout_s"]))
 
 
-def grade(completion: str, columns: Columns, name: str, timeout_s: float) -> Score:
+async def grade(completion: str, columns: Columns, name: str, timeout_s: float) -> Score:
     """Ask the environment, on its own thread."""
     environment = columns.get(ENVIRONMENT)
     if environment is None:
         return Score(None, "the completion has no environment")
     try:
-        value = environment.reward(timeout_s)
+        asked = asyncio.wrap_future(environment.line.ask(environment.object.get_reward))
+        value = await asyncio.wait_for(asked, timeout_s)
     except TimeoutError:
         return Score(None, f"no answer within {timeout_s:g} s (tool_timeout_s)")
-    except Exception as error:
+    except BaseException as error:  # one that exits would end the event loop
         raise failure_of(name, error) from error
     return Score(None, "get_reward returned None") if value is None else Score(as_number(name, value))

@@ -13,8 +13,8 @@ from functools import partial
 
 from grpo.algorithm.schema import Score, own_words
 from grpo.base.text import is_blank
-from rewards.own_names import tag_of
 from rewards.own_words import CALLS, RESULT
+from rewards.prompts import tag_of
 from rewards.registry import Columns, Options, Reward
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")

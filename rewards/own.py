@@ -12,7 +12,7 @@ import math
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
+from collections.abc import Awaitable, Iterable, Mapping, Set
 from concurrent.futures import CancelledError, Future
 from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
@@ -24,9 +24,9 @@ from grpo.base.errors import CONFIG, INTERNAL, UserError
 from grpo.base.event_loop import EventLoop, wait_for
 from grpo.base.text import encodable
 from rewards.deadline import TimeOver, alone, in_time
-from rewards.own_names import describe_failure, made, result_of, shown, without_secrets
-
-UserFunction = Callable[..., Iterable[float | None] | Awaitable[Iterable[float | None]]]
+from rewards.own_names import describe_failure, find_object, made, result_of, short_name, shown, without_secrets
+from rewards.own_words import MAX_NUMBER
+from rewards.registry import Functions, Options, Reward, UserFunction
 
 Said = str | list[dict[str, str]]  # a text, or messages
 PASSED = tuple("prompts completions completion_ids trainer_state log_extra log_metric".split())  # with the columns
@@ -34,9 +34,16 @@ ENVIRONMENTS = "environments"  # the column of a run that has some
 NOT_PASSED = ("prompt", "completion")  # columns that TRL holds back, as they have a plural above
 FORM = "define it as f(prompts, completions, **columns)"
 FIX = "correct the function"
-MAX_NUMBER = 1e15  # in size; sums and squares of larger numbers overflow
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _log = logging.getLogger("rewards")
+
+
+def build(name: str, options: Options, objects: Functions) -> Reward:
+    """Build the reward of a user's function: one of `objects`, which a program passes, or what the name says."""
+    function = as_function(name, objects[name] if name in objects else find_object(name))
+    needs = needed_columns(function)
+    timeout_s = options["reward_timeout_s"]
+    return Reward(short_name(name), function=function, needs=needs, timeout_s=timeout_s)
 
 
 # --- parameters ---------------------------------------------------------------------------------------------------
@@ -199,6 +206,17 @@ class OwnCalls:
         # Since the last metrics(): the seconds of each function, and the numbers that they have logged.
         self.seconds: dict[str, float] = defaultdict(float)
         self.logged: dict[str, list[float]] = defaultdict(list)
+
+    def start(self, rewards: Iterable[Reward], group: Group, state: TrainerState) -> list[OwnCall]:
+        """Return the calls of rewards on a complete group. Each `async def` begins; plain functions wait for `make`."""
+        calls = []
+        for reward in rewards:
+            if reward.function is not None:
+                call = OwnCall(reward.name, reward.function, reward.timeout_s, group, state)
+                calls.append(call)
+                if is_async(reward.function):
+                    self.make(call)
+        return calls
 
     def make(self, call: OwnCall) -> None:
         """Call a function on this thread. If what it returns can be awaited, that goes on, on the event loop."""

@@ -77,15 +77,6 @@ def short_name(name: str) -> str:
     return without_secrets(short)
 
 
-def tag_of(tool: str) -> str:
-    """Return the tag of a tool by its name in the configuration: the function's own name.
-
-    >>> tag_of("./mine.py:Tools.calculator")
-    'calculator'
-    """
-    return tool.rpartition(":")[2].rpartition(".")[2]
-
-
 def without_secrets(text: Any) -> str:
     """Return the name of a metric or column as files can hold it."""
     return encodable(redact(str(text)))

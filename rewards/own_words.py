@@ -9,6 +9,8 @@ from rewards.registry import Columns
 
 CALLS = "tool_calls"  # the column
 RESULT = "result"  # the tag of results
+MAX_NUMBER = 1e15  # a reward in size; sums and squares of larger numbers overflow
+ENVIRONMENT = "environment"  # the column of what a completion has acted on
 STEP = "step"  # the method of an environment that answers a turn without a call
 
 

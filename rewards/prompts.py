@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from rewards.own_names import tag_of
-
 BLOCKS = """\
 Think first, between <think> and </think>: recall what you know and check it against facts. Then give the answer
 alone, between <answer> and </answer>. If you do not know it, write there exactly: I don't know
@@ -33,8 +31,19 @@ Think first, between <think> and </think>: reason step by step. Then give the an
 <think>There are 3 boxes of 4 pens each, and 3 times 4 is 12.</think>
 <answer>\\boxed{12}</answer>"""
 
+STEP_BY_STEP = "{question}\n\nReason step by step, and put your final answer within \\boxed{}."  # of a question
+
 CALLS = """\
 You can call {names} while you think: write {example}, and what it gives follows, between <result> and </result>."""
+
+
+def tag_of(tool: str) -> str:
+    """Return the tag of a tool by its name in the configuration: the function's own name.
+
+    >>> tag_of("./mine.py:Tools.calculator")
+    'calculator'
+    """
+    return tool.rpartition(":")[2].rpartition(".")[2]
 
 
 def with_tools(prompt: str, tools: Sequence[str]) -> str:

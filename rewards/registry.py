@@ -1,7 +1,7 @@
 """Turn names into rewards. A reward grades one completion, or is a user's function with TRL's signature for a group."""
 
 import importlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -9,8 +9,6 @@ from typing import Any
 
 from grpo.algorithm.schema import Score
 from grpo.base.errors import CONFIG, UserError
-from rewards.own import UserFunction, as_function, needed_columns
-from rewards.own_names import find_object, short_name
 from rewards.prompts import BLOCKS, BLOCKS_AND_CONFIDENCE
 
 KNOWRLS = "hf download zjunlp/KnowRL-Knowledge-Base knowledge_base.db --repo-type dataset --local-dir ."
@@ -22,6 +20,7 @@ Options = Mapping[str, Any]  # the keys of the configuration
 Columns = Mapping[str, Any]  # the columns of a row, and its prompt
 Rows = Sequence[Columns]  # of the data set
 Say = Callable[[str], None]  # shows a message
+UserFunction = Callable[..., Iterable[float | None] | Awaitable[Iterable[float | None]]]
 Grade = Callable[[str, Columns], Score | Awaitable[Score]]
 Counts = dict[str, tuple[float, float]]  # a number, and what it is divided by; 0: by nothing. Both add up
 
@@ -171,8 +170,5 @@ def _build(name: str, options: Options, objects: Functions) -> Reward:
         function = getattr(importlib.import_module(module_name), function_name)
         made = Reward(name, function) if known.grades else function(name, options)
         return replace(made, needs=known.needs, checks_every_answer=known.checks_every_answer)
-    if name == options.get("environment"):
-        return importlib.import_module("rewards.environment").build(name, options, objects)
-    function = as_function(name, objects[name] if name in objects else find_object(name))
-    timeout_s = options["reward_timeout_s"]
-    return Reward(short_name(name), function=function, needs=needed_columns(function), timeout_s=timeout_s)
+    where = "rewards.environment" if name == options.get("environment") else "rewards.own"
+    return importlib.import_module(where).build(name, options, objects)

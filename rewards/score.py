@@ -179,8 +179,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="reward settings of a training config")
     arguments = parser.parse_intermixed_args(argv)
     settings = [f"reward_funcs={arguments.reward}", *arguments.overrides]
-    config, _ = load_config(None, settings, is_run=False)
-    assert isinstance(config, TrainConfig)
+    config, _ = load_config(None, settings, TrainConfig, is_run=False)
     if arguments.output:
         check_output(arguments.output)
     rewards = build_rewards(config.reward_funcs, asdict(config))

@@ -14,17 +14,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from grpo.algorithm.schema import Completion, Group, Score, TrainerState, own_words
 from grpo.base.errors import PREFLIGHT, UserError, check_all
 from grpo.base.event_loop import EventLoop, wait_for
 from grpo.engine.device.peers import Peers
-from rewards.environment import ENVIRONMENT
-from rewards.own import MAX_NUMBER, OwnCall, OwnCalls, is_async
-from rewards.own_names import describe_failure
-from rewards.own_words import CALLS
+from rewards.own_words import CALLS, ENVIRONMENT, MAX_NUMBER
 from rewards.registry import Columns, Counts, Grade, Reward, Say
+
+if TYPE_CHECKING:
+    from rewards.own import OwnCall, OwnCalls
 
 NUM_THREADS = 4
 NOT_A_REWARD = f"a reward is a number between -{MAX_NUMBER:g} and {MAX_NUMBER:g}, or None"
@@ -41,7 +41,7 @@ class Work:
     """
 
     grades: list[dict[str, Future[Score]] | None]
-    calls: list[OwnCall] = field(default_factory=list)
+    calls: "list[OwnCall]" = field(default_factory=list)
 
     @property
     def is_complete(self) -> bool:
@@ -54,6 +54,8 @@ class Scorer:
     All peers make the same calls in the same order.
     """
 
+    own: "OwnCalls | None" = None
+
     def __init__(self, rewards: Sequence[Reward], weights: Sequence[float] | None = None, peers: Peers | None = None):
         self.rewards = list(rewards)
         self.peers = peers or Peers()
@@ -62,7 +64,10 @@ class Scorer:
         self.weights = dict(zip(names, weights or [1.0] * len(names), strict=True))
         self.pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="reward")
         self.loop = EventLoop("rewards")
-        self.own = OwnCalls()
+        if any(reward.function is not None for reward in rewards):
+            from rewards.own import OwnCalls  # most runs have no functions of a user
+
+            self.own = OwnCalls()
         self.under_way: dict[Group, Work] = {}
         self.failed: set[str] = set()  # built-in rewards that have failed on a completion
         self.not_numbers: dict[str, float] = {}  # reward -> the first value that is NaN, infinite or far too large
@@ -81,8 +86,8 @@ class Scorer:
         for reward in self.rewards:
             if reward.grade is not None and not completion.failure:
                 grades[reward.name] = self._start(reward.grade, text, row)
-        if work.is_complete:
-            self._start_own(group, state)
+        if work.is_complete and self.own:
+            work.calls = self.own.start(self.rewards, group, state)
 
     def collect(self, *groups: Group) -> None:
         """Wait for the grades of groups; set each completion's scores, its facts, and its reward: their weighted sum.
@@ -144,11 +149,13 @@ class Scorer:
             resource.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
         self.loop.close()
-        self.own.loop.close()
+        if self.own:
+            self.own.loop.close()
 
     def _metrics(self) -> dict[str, float]:
         of_functions = [reward.name for reward in self.rewards if reward.function is not None]
-        return self.own.metrics(of_functions) | together(resource.counts() for resource in self.resources)
+        of_own = self.own.metrics(of_functions) if self.own else {}
+        return of_own | together(resource.counts() for resource in self.resources)
 
     def _work_on(self, group: Group) -> Work:
         return self.under_way.setdefault(group, Work([None] * len(group.completions)))
@@ -158,21 +165,11 @@ class Scorer:
             return self.loop.run(grade(text, row))
         return self.pool.submit(cast(Callable[[str, Columns], Score], grade), text, row)
 
-    def _start_own(self, group: Group, state: TrainerState) -> None:
-        """Start users' `async def` on a complete group; their plain functions wait for `collect`."""
-        calls = self.under_way[group].calls
-        for reward in self.rewards:
-            if reward.function is not None:
-                call = OwnCall(reward.name, reward.function, reward.timeout_s, group, state)
-                calls.append(call)
-                if is_async(reward.function):
-                    self.own.make(call)
-
     def _grade(self, groups: Sequence[Group]) -> list[list[dict[str, Score]]]:
         """Call users' plain functions on all groups, one after the other; then wait for all grades of each group."""
         for group in groups:
             for call in self.under_way[group].calls:
-                if not call.began:
+                if self.own and not call.began:
                     self.own.make(call)
         return [self._scores(group) for group in groups]
 
@@ -180,7 +177,7 @@ class Scorer:
         """Wait for a group's grades. Return for each completion: reward name -> score."""
         work = self.under_way[group]
         scores = []
-        own = {call.name: self.own.scores(call) for call in work.calls}
+        own = {call.name: self.own.scores(call) for call in work.calls} if self.own else {}
         for index, (completion, grades) in enumerate(zip(group.completions, work.grades, strict=True)):
             found = {name: of_group[index] for name, of_group in own.items()}
             found |= {name: self._grade_of(name, future) for name, future in (grades or {}).items()}
@@ -196,6 +193,8 @@ class Scorer:
         except UserError:
             raise
         except Exception as error:
+            from rewards.own_names import describe_failure  # which knows users' files
+
             why = describe_failure(error)
         if name not in self.failed:
             self.failed.add(name)

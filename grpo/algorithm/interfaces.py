@@ -1,7 +1,7 @@
 """What a step needs from outside, by what it calls: other processes, a model, memory, a sampler, a scorer."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -68,13 +68,13 @@ class Memory(Protocol):
 
 
 class Sampler(Protocol):
-    """What generates completions (engine/sampling/sampler.py)."""
+    """What generates completions (engine/sampling/sampler.py). params: as it knows them."""
 
     def sample(
         self,
         prompts: Sequence[Sequence[int]],
         num_generations: int,
-        params: object,
+        params: Any,
         seeds: Sequence[int],
         on_finish: Callable[[int, Completion], None],
     ) -> object:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grpo.algorithm.interfaces import Peers
-from grpo.algorithm.schema import Completion, Group, Settings, completions_of
+from grpo.algorithm.schema import Completion, Group, completions_of
+from grpo.algorithm.settings import Settings
 
 
 @dataclass(frozen=True)

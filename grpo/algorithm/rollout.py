@@ -11,7 +11,8 @@ from functools import partial
 
 from grpo.algorithm import variants
 from grpo.algorithm.interfaces import Peers, Sampler, Scorer
-from grpo.algorithm.schema import Completion, Group, Order, Prompt, Settings, TrainerState, hash_seed
+from grpo.algorithm.schema import Completion, Group, Order, Prompt, TrainerState, hash_seed
+from grpo.algorithm.settings import Settings
 
 COMPLETION = 0  # a fifth number, so that no completion shares its seed with a dropout mask, whose seed hashes four
 NOT_SAMPLED = Completion.given([], "length")  # where a group's next completion will be

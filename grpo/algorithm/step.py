@@ -22,7 +22,8 @@ from grpo.algorithm.meter import TokenMeter
 from grpo.algorithm.optimizer import Optimizer, scheduled_rate
 from grpo.algorithm.packing import pack_batch, pack_tokens, split_into_micro_batches
 from grpo.algorithm.rollout import Phase, Rollout, untimed
-from grpo.algorithm.schema import POLICY, REFERENCE, Group, PackedBatch, PackedTokens, Settings, hash_seed
+from grpo.algorithm.schema import POLICY, REFERENCE, Group, PackedBatch, PackedTokens, hash_seed
+from grpo.algorithm.settings import Settings
 
 
 @dataclass
@@ -64,6 +65,10 @@ class Learner:
     total_steps: int
     step: int = 0
     phase: Phase = untimed
+
+    def train_step(self) -> Learned:
+        """Make a step."""
+        raise NotImplementedError
 
     def make_batches(self, groups: Sequence[Group], max_tokens: int = 0) -> list[PackedBatch]:
         """Split the trained completions into micro-batches. Their loss weights are set already.

@@ -47,7 +47,10 @@ class UserError(Exception):
     def __init__(self, what: str, why: str = "", fix: str = "", exit_code: int = CONFIG):
         what, why, fix = map(redact, (what, why, fix))  # a traceback shows them, too
         super().__init__(what)
-        self.what, self.why, self.fix, self.exit_code = what, why, fix, exit_code
+        self.what = what
+        self.why = why
+        self.fix = fix
+        self.exit_code = exit_code
 
     def __str__(self) -> str:
         lines = [("error", self.what), ("why", self.why), ("fix", self.fix)]
@@ -221,7 +224,8 @@ class WithoutSecrets:
     """
 
     def __init__(self, stream: TextIO | None, *ignored: type[BaseException]):
-        self.stream, self.ignored = stream, ignored
+        self.stream = stream
+        self.ignored = ignored
 
     def write(self, text: str) -> int:
         with suppress(*self.ignored):

@@ -13,7 +13,8 @@ class Gate:
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.num_inside, self.is_forking = 0, False
+        self.num_inside = 0
+        self.is_forking = False
         if hasattr(os, "register_at_fork"):  # not on Windows, where processes cannot fork
             os.register_at_fork(before=self._close, after_in_parent=self._open, after_in_child=self._renew)
 
@@ -43,7 +44,8 @@ class Gate:
     def _renew(self) -> None:
         """Begin anew in a child, where only the thread that has forked goes on."""
         self.changed = threading.Condition()
-        self.num_inside, self.is_forking = 0, False
+        self.num_inside = 0
+        self.is_forking = False
 
 
 SQLITE = Gate()

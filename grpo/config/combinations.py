@@ -15,9 +15,9 @@ def find_problems(config: AnyConfig, is_run: bool = True) -> Iterator[str]:
     """Yield a message for each combination of keys that cannot work. is_run: also for what only training needs."""
     if isinstance(config, TrainConfig):
         yield from _reward_problems(config)
-    if isinstance(config, TrainConfig) and is_run:
-        yield from _training_problems(config)
-        yield from _unmet_needs(config)
+        if is_run:
+            yield from _training_problems(config)
+            yield from _unmet_needs(config)
     for name in config.tools:  # in stage 1, results after a misspelt one would be trained
         if name.endswith((".py", ":")):
             yield f"tools: {name} names no function; write it as path/file.py:FUNCTION"
@@ -39,7 +39,8 @@ def _reward_problems(config: TrainConfig) -> Iterator[str]:
     """Yield what is wrong with the prompt, and with the names and weights of rewards."""
     if "{question}" not in config.prompt_template:
         yield "prompt_template does not contain {question}"
-    rewards, weights = expand(config.reward_funcs or ()), config.reward_weights
+    rewards = expand(config.reward_funcs or ())
+    weights = config.reward_weights
     all_rewards = [*rewards, *expand(config.eval_reward_funcs or ())]
     for name in dict.fromkeys(all_rewards):
         if name.endswith(".py"):

@@ -6,7 +6,6 @@ import textwrap
 from dataclasses import Field, fields
 from functools import cache
 from itertools import pairwise
-from typing import Any
 
 import yaml
 
@@ -36,7 +35,8 @@ def describe_keys(kind: type) -> str:
     for group in kind.__mro__[1:-1]:
         title = group.__name__.removesuffix("Keys").lower()
         groups[title] = [key.name for key in fields(group) if key.name not in first]
-    declared, texts = {key.name: key for key in fields(kind)}, []
+    declared = {key.name: key for key in fields(kind)}
+    texts = []
     for title, names in groups.items():
         lines = [_describe(declared[name], meanings(kind)[name]) for name in names]
         texts.append("\n".join([f"{title}:", *lines]))
@@ -48,7 +48,8 @@ def _describe(declared: Field, meaning: str) -> str:
     facts = declared.metadata["facts"]
     default = as_yaml(None if "supplied" in facts else declared.default)
     default = "required" if "required" in facts else default.replace(".0e-0", "e-")  # YAML's form is 1.0e-08
-    choices, limits = declared.metadata["choices"], describe_limits(declared.metadata)
+    choices = declared.metadata["choices"]
+    limits = describe_limits(declared.metadata)
     bounds = f"one of: {', '.join(map(as_yaml, choices))}" if choices else limits
     about = f"{meaning} {bounds.capitalize()}." if bounds else meaning
     name = f"  {declared.name}: {default} ".ljust(COLUMN)
@@ -61,7 +62,7 @@ def _describe(declared: Field, meaning: str) -> str:
     )
 
 
-def as_yaml(value: Any) -> str:
+def as_yaml(value: object) -> str:
     """Return a value as YAML, on one line."""
     value = list(value) if isinstance(value, tuple) else value
     return yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()

@@ -24,8 +24,7 @@ from grpo.base.errors import CONFIG, UserError, explained, keep_secret, refer
 from grpo.base.storage import PlainLoader
 from grpo.base.text import closest
 from grpo.config.combinations import find_problems
-from grpo.config.help import describe_keys
-from grpo.config.options import FORM, OF_FACTS, AnyConfig, SftConfig, TrainConfig, keys_that
+from grpo.config.options import FORM, OF_FACTS, AnyConfig, SftConfig, Stage, TrainConfig, keys_that
 from grpo.config.other_words import (
     ALIASES,
     HARMLESS,
@@ -47,6 +46,7 @@ from grpo.config.values import (
     BOOLEANS,
     NULLS,
     Values,
+    Written,
     as_written,
     check_bounds,
     check_variable,
@@ -57,7 +57,7 @@ from grpo.config.values import (
 
 COMMAND_LINE, CALL = "command line", "train()"  # sources that are no files
 STAGES = {SftConfig: "stage 1 (python -m grpo.sft)", TrainConfig: "stage 2 (python -m grpo.train)"}
-Source = str | Path | Mapping[str, Any] | None  # a file; or the keys that a program passes, with their values
+Source = str | Path | Mapping[str, object] | None  # a file; or the keys that a program passes, with their values
 HELP = """
 CONFIG is a YAML file with the keys below. A key on the command line overrides the one in the file; `--key value` and
 `--key=value` mean the same as `key=value`, and `--config FILE` the same as FILE.
@@ -79,9 +79,11 @@ _NEXT_OPTION = re.compile(r"--|[\w.-]+=")  # an argument that begins so is not t
 # --- from a command or a program to a configuration -----------------------------------------------------------------
 
 
-def parse_arguments(argv: list[str], kind: type, doc: str) -> tuple[AnyConfig, list[str]]:
+def parse_arguments(argv: list[str], kind: type[Stage], doc: str) -> tuple[Stage, list[str]]:
     """Read the arguments `CONFIG [key=value ...]` of a command; -h prints the first line of `doc`, and every key."""
     if not argv or {"-h", "--help"} & set(argv):
+        from grpo.config.help import describe_keys  # of all keys
+
         needed = WITHOUT_CONFIG.format(required=", ".join(keys_that("required", kind)))
         print(doc.partition("\n")[0] + "\n" + (f"{HELP}\n{describe_keys(kind)}" if argv else needed))
         raise SystemExit(0 if argv else CONFIG)
@@ -91,9 +93,9 @@ def parse_arguments(argv: list[str], kind: type, doc: str) -> tuple[AnyConfig, l
 def load_config(
     source: Source,
     overrides: Sequence[str] = (),
-    kind: type = TrainConfig,
+    kind: type[Stage] = TrainConfig,  # type: ignore[assignment]
     is_run: bool = True,
-) -> tuple[AnyConfig, list[str]]:
+) -> tuple[Stage, list[str]]:
     """Return the configuration, and notices about keys that have no effect or another name here.
 
     overrides: `key=value`, or flags as on a command line. Without a source, everything comes from them and the
@@ -114,9 +116,9 @@ def load_config(
 def examine_config(
     source: Source,
     overrides: Sequence[str],
-    kind: type,
+    kind: type[Stage],
     is_run: bool = True,
-) -> tuple[AnyConfig, list[str], list[str]]:
+) -> tuple[Stage, list[str], list[str]]:
     """Return configuration, notices and mistakes. Keys with mistakes get their defaults; missing ones are None."""
     reader = Reader(kind)
     if isinstance(source, Mapping):
@@ -124,17 +126,18 @@ def examine_config(
     elif source:
         reader.read_file(Path(source), ())
     reader.read_overrides(overrides)
-    values, notices = reader.values, list(reader.notices())
+    values = reader.values
+    notices = list(reader.notices())
     notices += supply(values, reader.names, kind)
     for name, value in values.items():
         if name.endswith("_api_key_env"):
             keep_secret(value)
     config = kind(**values)
-    if getattr(config, "questions_per_step", None):
-        config = _as_batch(config)
+    config = replace(config, **_batch_of(config))
     if reader.is_torn:  # what could not be read may hold the missing keys
         return config, notices, reader.problems
-    problems, doubtful = reader.problems, reader.doubtful
+    problems = reader.problems
+    doubtful = reader.doubtful
     for name in _missing_keys(values, kind) if is_run else ():
         if name not in doubtful:
             problems.append(NO_REWARD if name == "reward_funcs" else f"{name} is not set")
@@ -145,18 +148,18 @@ def examine_config(
     return config, notices, problems
 
 
-def _as_batch(config: TrainConfig) -> TrainConfig:
-    """Replace questions_per_step by the batch of a replica; keep it if the replicas cannot share it equally."""
-    share, rest = divmod(config.questions_per_step or 0, replicas_of(config))
-    if rest:
-        return config
+def _batch_of(config: AnyConfig) -> Values:
+    """Return the batch of a replica in place of questions_per_step; {} if the replicas cannot share it equally."""
+    number = getattr(config, "questions_per_step", None) or 0
+    share, rest = divmod(number, replicas_of(config))
+    if rest or not number:
+        return {}
     completions = share * config.num_generations
-    return replace(
-        config,
-        per_device_train_batch_size=completions,
-        gradient_accumulation_steps=1,
-        questions_per_step=None,
-    )
+    return {
+        "per_device_train_batch_size": completions,
+        "gradient_accumulation_steps": 1,
+        "questions_per_step": None,
+    }
 
 
 def replicas_of(config: AnyConfig) -> int:
@@ -196,7 +199,8 @@ def join_flags(arguments: Sequence[str]) -> list[str]:
     >>> join_flags(["run.yaml", "--max-samples", "10", "--bf16", "beta=0.1"])
     ['run.yaml', 'max_samples=10', 'bf16=true', 'beta=0.1']
     """
-    joined, waiting = [], list(arguments)
+    joined = []
+    waiting = list(arguments)
     while waiting:
         argument = waiting.pop(0)
         if not argument.startswith("--"):
@@ -230,7 +234,7 @@ class Entry:
     """
 
     name: str
-    value: Any
+    value: Written
     source: str
     line: int = 0
 
@@ -361,10 +365,11 @@ class Reader:
         word = str(BOOLEANS.get(word, word)).lower()  # yes is true
         ours, value = SWITCHES.get(f"{name}:{word}", (name, entry.value))
         if ours not in self.keys:
-            ours = ALIASES.get(name)
+            ours = ALIASES.get(name, "")
         if ours == "warmup_steps" and SHARE.fullmatch(word):  # as in transformers
             ours = "warmup_ratio"
-        refused, ignored = find_match(REFUSED, name), find_match(IGNORED, name)
+        refused = find_match(REFUSED, name)
+        ignored = find_match(IGNORED, name)
         if option := OPTION.fullmatch(entry.name):
             self._set_option(entry, option[1] or option[2])
         elif ours in self.keys:
@@ -391,13 +396,13 @@ class Reader:
         else:
             self.values[OPTIONS] = {**(self.values.get(OPTIONS) or {}), **given}
 
-    def _set(self, entry: Entry, name: str, value: Any) -> None:
+    def _set(self, entry: Entry, name: str, written: Written) -> None:
         """Set a key to a value, or report why that is a mistake."""
         hint = self.hints[name]
         try:
-            value = expand_variables(value)
+            expanded = expand_variables(written)
+            value = None if expanded is None else coerce(expanded, hint)
             if value is not None:
-                value = coerce(value, hint)
                 check_bounds(value, self.keys[name].metadata)
                 if name.endswith("_api_key_env"):
                     check_variable(value)
@@ -458,18 +463,18 @@ def to_yaml(config: AnyConfig) -> str:
     return to_text({name: _with_references(value) for name, value in values.items()})
 
 
-def _with_references(value: Any) -> Any:
+def _with_references(value: object) -> object:
     if isinstance(value, tuple):
         return [_with_references(item) for item in value]
     written = refer(str(value))
     return value if written == str(value) else written
 
 
-def to_text(keys: Mapping[str, Any]) -> str:
+def to_text(keys: Mapping[str, object]) -> str:
     """Return keys and their values as YAML without aliases."""
     return yaml.dump(keys, Dumper=_WithoutAliases, allow_unicode=True, sort_keys=False)
 
 
 class _WithoutAliases(yaml.SafeDumper):
-    def ignore_aliases(self, data: Any) -> bool:
+    def ignore_aliases(self, data: object) -> bool:
         return True

@@ -5,7 +5,7 @@ which KnowRL uses too; other_words.py lists the names that other tools use. A ke
 """
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
 ALMANAC, ATLAS, SUMS = "almanac", "atlas", "sums"  # toy worlds of a real model
 OF_FACTS = (ALMANAC, ATLAS)  # it writes its own cold start
@@ -41,7 +41,7 @@ FACTS = {  # what else is known of keys
 
 
 def key(
-    default: Any,
+    default: object,
     facts: str = "",
     *,
     choices: tuple = (),
@@ -449,9 +449,12 @@ class SftConfig(ModelKeys, LoraKeys, DataKeys, ConversationKeys, ToolKeys, Optim
     dynamic_sampling = False
     knowledge_base = None
     max_unscored = 1.0
+    log_completions = False
+    num_completions_to_print = 0
 
 
 AnyConfig = TrainConfig | SftConfig
+Stage = TypeVar("Stage", bound=AnyConfig)  # of a run: its configuration says which
 
 
 def keys_that(fact: str, kind: type | None = None) -> list[str]:

@@ -11,19 +11,19 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
-from typing import Any
+from typing import TypeVar
 
-from grpo.config.options import ENVIRONMENT, SEARCH, WITH_KNOWLEDGE, AnyConfig, SftConfig, TrainConfig
+from grpo.config.options import ENVIRONMENT, SEARCH, WITH_KNOWLEDGE, SftConfig, Stage, TrainConfig
 from grpo.config.values import Values
-from grpo.data.benchmarks import STEP_BY_STEP
-from rewards.own_names import tag_of
-from rewards.prompts import BOXED, with_tools
+from rewards.prompts import BOXED, STEP_BY_STEP, tag_of, with_tools
 from rewards.registry import built_in, expand
+
+T = TypeVar("T")
 
 # --- tables of words ----------------------------------------------------------------------------------------------
 
 
-def _by_name(table: Mapping[Any, str]) -> dict[str, Any]:
+def _by_name(table: Mapping[T, str]) -> dict[str, T]:
     """Return name -> entry, from a table of entry -> names."""
     return {name: entry for entry, names in table.items() for name in names.split()}
 
@@ -239,7 +239,8 @@ def is_section(name: str) -> bool:
 # --- what files leave out -----------------------------------------------------------------------------------------
 
 KNOWRLS_MODEL = "gpt-4o-mini"  # in its code
-RATES = {  # for all weights, TRL's defaults; for adapters, ten times as much ("LoRA Without Regret", 2025)
+# For all weights, TRL's defaults; for adapters, ten times as much ("LoRA Without Regret", 2025).
+RATES: dict[type, tuple[float, float]] = {
     TrainConfig: (1e-6, 1e-5),
     SftConfig: (2e-5, 2e-4),
 }
@@ -255,7 +256,7 @@ NO_REWARD = (
 )
 
 
-def supply(values: Values, names: Set[str], kind: type[AnyConfig]) -> Iterator[str]:
+def supply(values: Values, names: Set[str], kind: type[Stage]) -> Iterator[str]:
     """Set the keys that a configuration leaves out or null, and that its other keys or the environment decide.
 
     Yields a notice for each. All of them are written to config.resolved.yaml, so that a run means the same in another

@@ -12,7 +12,7 @@ import types
 import typing
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import yaml
@@ -23,9 +23,12 @@ from grpo.base.text import did_you_mean
 from grpo.config.options import ENVIRONMENT
 
 Values = dict[str, Any]  # key -> value
+Bounds = Mapping[str, Any]  # of a key: see options.key
+Written: TypeAlias = "str | list[Written] | dict[str, object] | None"
 NULLS = ("~", "null", "Null", "NULL", "None")
 BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-TINY, HUGE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+TINY = float(np.finfo(np.float32).tiny)
+HUGE = float(np.finfo(np.float32).max)
 KINDS = {  # the types of keys, as messages name them
     type(None): "null",
     bool: "true or false",
@@ -50,7 +53,7 @@ for _ in range(3):  # ${A:-${B:-${C:-d}}}
 _VARIABLE = re.compile(rf"\$\{{([A-Za-z_][A-Za-z0-9_]*)(?::-({_DEFAULT}))?\}}")
 
 
-def as_written(node: yaml.Node) -> Any:
+def as_written(node: yaml.Node) -> Written:
     """Return the value of a YAML node. YAMLError if it has a tag that would run something, or is unknown."""
     if node.tag not in yaml.SafeLoader.yaml_constructors:
         raise yaml.constructor.ConstructorError(None, None, f"there is no tag {node.tag}", node.start_mark)
@@ -76,7 +79,7 @@ def _check_keys(node: yaml.Node) -> None:
             _check_keys(item)
 
 
-def expand_variables(value: Any) -> Any:
+def expand_variables(value: Written) -> Written:
     """Replace ${VAR}, ${VAR:-default} and a leading ~/ in a text or a list of texts. ValueError says what is wrong."""
     if isinstance(value, list):
         return [expand_variables(item) for item in value]
@@ -111,12 +114,12 @@ def check_variable(name: str) -> None:
         raise ValueError("wants an environment variable's name, of A-Z, 0-9 and _; put the key into that variable")
 
 
-def types_of(hint: Any) -> tuple:
+def types_of(hint: object) -> tuple:
     """Return the types that a key takes."""
     return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
 
 
-def coerce(value: Any, hint: Any) -> Any:
+def coerce(value: Written, hint: object) -> Any:
     """Convert a value to the type `hint`, or to the first of several that fits. ValueError says what was wanted."""
     for kind in types_of(hint):
         with suppress(ValueError, OverflowError, TypeError, KeyError, AttributeError, RecursionError, yaml.YAMLError):
@@ -147,8 +150,8 @@ def _convert(value: Any, kind: Any) -> Any:
     return converted
 
 
-def check_bounds(value: Any, bounds: Mapping[str, Any]) -> None:
-    """Check a value, and each entry of a list, against the bounds of its key (see options.key). ValueError if wrong."""
+def check_bounds(value: object, bounds: Bounds) -> None:
+    """Check a value, and each entry of a list, against the bounds of its key. ValueError if wrong."""
     choices = bounds["choices"]
     for item in value if isinstance(value, tuple) else (value,):
         if choices and item not in choices:
@@ -158,7 +161,7 @@ def check_bounds(value: Any, bounds: Mapping[str, Any]) -> None:
             _check_number(item, bounds)
 
 
-def _check_number(number: float, bounds: Mapping[str, Any]) -> None:
+def _check_number(number: float, bounds: Bounds) -> None:
     for name, (_, is_within) in LIMITS.items():
         if bounds[name] is not None and not is_within(number, bounds[name]):
             raise ValueError(f"{describe_limits(bounds)}; got {shown(number)}")
@@ -167,12 +170,12 @@ def _check_number(number: float, bounds: Mapping[str, Any]) -> None:
         raise ValueError(f"{shown(number)} is too large or too small to compute with")
 
 
-def describe_limits(bounds: Mapping[str, Any]) -> str:
+def describe_limits(bounds: Bounds) -> str:
     """Return the bounds of a number in words; "" if there are none."""
     texts = [f"{words} {bounds[name]}" for name, (words, _) in LIMITS.items() if bounds[name] is not None]
     return f"must be {' and '.join(texts)}" if texts else ""
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return a value as it appears in a message."""
     return f"{value!r:.{MAX_SHOWN}}"

@@ -16,8 +16,8 @@ from typing import Any
 
 from grpo.base.storage import Json
 from grpo.data.count import is_empty
+from rewards.prompts import STEP_BY_STEP
 
-STEP_BY_STEP = "{question}\n\nReason step by step, and put your final answer within \\boxed{}."
 LETTER = "{question}\n\nThink step by step. Then end with the letter of the right choice, as in: Answer: A"
 LETTERS = "ABCDEFGHIJ"
 NUM_TESTED = 20  # rows by which a format is recognised

@@ -22,7 +22,7 @@ from grpo.data.messages import (
     with_system,
 )
 from grpo.data.prompts import ChatEncoder
-from grpo.tools.protocol import ToolProtocol
+from grpo.tools.tags import TagProtocol
 
 
 def read_conversation(record: Json) -> tuple[list[Message], list[Message]]:
@@ -123,7 +123,7 @@ def make_examples(
     system_prompt: str | None,
     max_length: int,
     count: RowCount,
-    protocol: ToolProtocol | None = None,
+    protocol: TagProtocol | None = None,
 ) -> list[Group]:
     """Return the examples, each with its prompt of at most max_length tokens. count: gets what is left out or cut.
 

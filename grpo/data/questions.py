@@ -23,10 +23,9 @@ from grpo.data.files import (
     noting,
     shown,
 )
-from grpo.data.hub import fetch_data
 from grpo.data.messages import is_damaged
 from grpo.data.objects import NO_OBJECTS, Objects
-from grpo.data.prompts import make_prompts
+from grpo.data.prompts import ChatEncoder, make_prompts
 from grpo.data.rows import (
     FIELDS,
     Row,
@@ -36,7 +35,6 @@ from grpo.data.rows import (
     read_rows,
 )
 from grpo.engine.device.peers import Peers
-from grpo.tools.functions import encoder_of, system_prompt_of
 from rewards.exact import is_unanswerable, truths
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
@@ -123,8 +121,13 @@ class QuestionData:
             config = self.config
             bad: BadRows = {}
             given = self.objects.rows.get(name)
+            path = Path(name)
+            if not (given or path.is_file()):
+                from grpo.data.hub import fetch_data  # of a folder, or of what is not here
+
+                path = fetch_data(name, split)
             rows = read_rows(
-                Path(name) if given else fetch_data(name, split),
+                path,
                 config.question_field,
                 config.answer_field,
                 config.title_field,
@@ -169,7 +172,10 @@ def count_prose(rows: Sequence[Row], count: RowCount) -> None:
 
 
 def prepare_rewards(
-    data: QuestionData, say: Callable[[str], None], questions: Questions | None = None, peers: Peers | None = None
+    data: QuestionData,
+    say: Callable[[str], None],
+    questions: Questions | None = None,
+    peers: Peers | None = None,
 ) -> Scorer:
     """Build the rewards, and check that their columns, services and knowledge base are there.
 
@@ -232,8 +238,13 @@ def load_prompts(
     if room < limit:
         limit = room
         source = f"the model's {positions} positions without max_completion_length"
-    encoder = encoder_of(config, policy.tokenizer, data.objects.tools)
-    system_prompt = system_prompt_of(config, encoder)
+    encoder = ChatEncoder(policy.tokenizer)
+    system_prompt = config.system_prompt
+    if config.tools or config.environment:
+        from grpo.tools.functions import encoder_of, system_prompt_of  # most runs have no tools
+
+        encoder = encoder_of(config, policy.tokenizer, data.objects.tools)
+        system_prompt = system_prompt_of(config, encoder)
     prompts = make_prompts(rows, encoder, system_prompt, config.prompt_template, limit, count, source)
     return PromptSet(prompts, fingerprint(rows), count)
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from grpo.base.errors import PREFLIGHT, UserError, reason
 from grpo.base.storage import Json
 from grpo.base.text import did_you_mean, is_blank
-from grpo.data.benchmarks import Benchmark, find_benchmark
 from grpo.data.files import (
     BadRows,
     join_errors,
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 FIELDS = {  # what is read of a row -> the usual names of its column
     "question": ("question", "problem", "prompt", *CONVERSATION_FIELDS),
     "answer": "answer answers ground_truth final_answer expected_answer best_answer solution".split(),
-    "title": ("title",),
+    "title": ["title"],
 }
 USERS_TURN = "conversation that ends with the user's message"
 
@@ -64,9 +63,8 @@ def read_rows(
     records = records or read_records(path, errors)
     if not question_field and any(isinstance(record.get("prompt"), list) for record in records):
         question_field = "prompt"  # TRL's conversations; other columns may hold the question as well
-    benchmark = None if question_field or answer_field else find_benchmark(records, path.name)
-    if benchmark:
-        records = _read_benchmark(path, benchmark, records, seed, errors)
+    if not (question_field or answer_field):
+        records = _as_benchmark(path, records, seed, errors)
     if errors and not any(records):
         raise join_errors(errors)
     filled = {name for record in records for name, value in record.items() if value is not None}
@@ -88,7 +86,13 @@ def read_rows(
     return rows
 
 
-def _read_benchmark(path: Path, benchmark: Benchmark, records: list[Json], seed: int, bad: BadRows) -> list[Json]:
+def _as_benchmark(path: Path, records: list[Json], seed: int, bad: BadRows) -> list[Json]:
+    """Return the records of a known benchmark as it reads them; others stay as they are."""
+    from grpo.data.benchmarks import find_benchmark  # for files whose columns no key names
+
+    benchmark = find_benchmark(records, path.name)
+    if not benchmark:
+        return records
     rows: list[Json] = []
     for index, record in enumerate(records):
         try:

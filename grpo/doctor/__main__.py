@@ -62,21 +62,21 @@ def checks(case: Case) -> Iterator[tuple[str, Check]]:
         return
     has_stage1 = isinstance(case.start, SftConfig)
     if has_stage1:
-        yield "stage 1 data" if case.is_stage2 else "data", trial.examples
-    if case.is_stage2:
+        yield "stage 1 data" if case.stage2 else "data", trial.examples
+    if case.stage2:
         yield "prompts", trial.prompts
     yield "prompt", trial.prompt
     yield "memory", trial.memory_plan
     yield "weights", trial.weights  # which are fetched now, if they are on the hub
-    if case.is_stage2:
+    if case.stage2:
         yield from trial.service_checks(case)
         yield "audit", trial.short_audit
     yield "sample", trial.sample
     yield "steps", estimate.steps
     yield "time", estimate.duration
-    if case.is_stage2 and has_stage1:
+    if case.stage2 and has_stage1:
         yield "stage 1 time", estimate.stage1_duration
-    if case.is_stage2:
+    if case.stage2:
         yield "cost", estimate.cost
 
 

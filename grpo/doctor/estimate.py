@@ -10,7 +10,8 @@ from statistics import fmean
 
 import psutil
 
-from grpo.algorithm.schema import Group, Score, Settings, completions_of
+from grpo.algorithm.schema import Group, Score, completions_of
+from grpo.algorithm.settings import Settings
 from grpo.base.text import show_duration
 from grpo.config.options import SEARCH, SftConfig, TrainConfig, keys_that
 from grpo.data.questions import num_steps
@@ -40,7 +41,8 @@ class StepTime:
 
 def time_step(trainer: GrpoTrainer | SftTrainer) -> StepTime:
     """Make a small first step of a run twice; return the times of a complete one, scaled up from the second."""
-    config, rows = trainer.config, trainer.source.rows
+    config = trainer.config
+    rows = trainer.source.rows
     if isinstance(config, SftConfig):
         few = min(FEW, rows_per_replica(config))
         trainer.config = replace(config, per_device_train_batch_size=few, gradient_accumulation_steps=1)
@@ -48,7 +50,8 @@ def time_step(trainer: GrpoTrainer | SftTrainer) -> StepTime:
         longest = max(len(example.completions[0].ids) for example in rows)
         measured = f"{few} answers"
     else:
-        number, longest = Settings.of(config).groups_per_replica, config.max_completion_length
+        number = Settings.of(config).groups_per_replica
+        longest = config.max_completion_length
         trainer.config = replace(config, max_completion_length=min(CUT, longest))
         tokens = number * (fmean(len(prompt.ids) for prompt in rows) + config.num_generations * longest)
         measured = f"{number} questions, answers of at most {min(CUT, longest)} tokens"
@@ -57,7 +60,8 @@ def time_step(trainer: GrpoTrainer | SftTrainer) -> StepTime:
     for _ in range(2):  # the first one warms up
         trainer.begin()
         trainer.run_step()
-    groups, times = trainer.learned.groups, trainer.clock.result()
+    groups = trainer.learned.groups
+    times = trainer.clock.result()
     made = max(len(completion.ids) for completion in completions_of(groups))
     scale = tokens / sum(map(num_packed, groups))
     scales = {"time/generate": longest / made}  # it takes as many passes as the longest answer has tokens
@@ -76,14 +80,16 @@ def check_room(case: Case) -> None:
         raise NotChecked("not checked: the GPU is not here")
     if case.config.tensor_parallel_size > 1:
         raise NotChecked(f"not checked: {case.config.tensor_parallel_size} processes share the model")
-    needed, free = need(case.needed_bytes, "the memory"), memory.free_bytes(case.device)
+    needed = need(case.needed_bytes, "the memory")
+    free = memory.free_bytes(case.device)
     if needed > free:
         raise NotChecked(f"not checked: it takes {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
 
 
 def load_trainer(case: Case) -> GrpoTrainer | SftTrainer:
     """Load the trainer of a run that writes nothing. If stage 1 has to run first, stage 2 starts from its model."""
-    config, start = case.config, case.start
+    config = case.config
+    start = case.start
     if isinstance(config, SftConfig):
         return SftTrainer(start, SilentRun(start))
     if isinstance(start, SftConfig):
@@ -104,7 +110,8 @@ def steps(case: Case) -> str:
     """Count steps and tokens, on one device."""
     config = case.config
     longest = need(case.longest, "the data")
-    rows, number = rows_per_replica(config), steps_of(case)
+    rows = rows_per_replica(config)
+    number = steps_of(case)
     if isinstance(config, SftConfig):
         return f"{number:,} steps of {rows} answers on one device, of {rows * longest:,} tokens at most"
     longest = max(len(prompt.ids) for prompt in case.prompts) + config.max_completion_length
@@ -127,13 +134,9 @@ def steps_of(case: Case) -> int:
     return num_steps(config, len(case.prompts), rows_per_replica(config) // config.num_generations)
 
 
-def num_held_out(case: Case) -> int:
-    return len(case.rows.get("eval", ()))
-
-
 def evaluations_of(case: Case) -> int:
     """Return how often the run answers the held-out questions: before, after, and every eval_steps."""
-    if not num_held_out(case):
+    if "eval" not in case.rows:
         return 0
     every = case.config.eval_steps
     return 2 + (steps_of(case) // every if every else 0)
@@ -142,11 +145,14 @@ def evaluations_of(case: Case) -> int:
 def duration(case: Case) -> str:
     """Estimate the time of a run from a step that is made here, and from the latency of services."""
     trainer, case.trainer = need(case.trainer, "the sample"), None
-    step, number = time_step(trainer), steps_of(case)
-    phases, notes = dict(step.phases), [step.measured]
+    step = time_step(trainer)
+    number = steps_of(case)
+    phases = dict(step.phases)
+    notes = [step.measured]
     if isinstance(case.config, TrainConfig):
         for name, checkup in asked(case).items():
-            phases[f"{name} (at most)"] = seconds_of_calls(case.config, checkup)
+            in_turn = ceil(rows_per_replica(case.config) / case.config.api_max_concurrency)
+            phases[f"{name} (at most)"] = in_turn * checkup.seconds
         for name in services_of(case.reward_names):
             if name not in case.checkups:
                 notes.append(f"without the {name}")
@@ -160,7 +166,7 @@ def duration(case: Case) -> str:
     if evaluations:
         of_answers = seconds - phases["training"] - phases.get("reference", 0)
         of_one = of_answers / rows_per_replica(case.config)
-        total = show_duration(evaluations * num_held_out(case) * of_one)
+        total = show_duration(evaluations * len(case.rows["eval"]) * of_one)
         found.append(f"{evaluations} evaluations take {total}")
     return "; ".join([*found, f"measured here: {', '.join(notes)}"])
 
@@ -180,7 +186,8 @@ def asked(case: Case) -> dict[str, Checkup]:
     """Return the services that were asked over a network, with the tokens of a call as a run will make it."""
     found = {name: checkup for name, checkup in case.checkups.items() if checkup.seconds}
     if "decomposer" in found:  # it reads thoughts, and repeats facts
-        checkup, more = found["decomposer"], case.config.max_completion_length
+        checkup = found["decomposer"]
+        more = case.config.max_completion_length
         longer = tuple(tokens + more for tokens in checkup.tokens)
         found["decomposer"] = replace(checkup, tokens=longer)
     return found
@@ -193,14 +200,9 @@ def cost(case: Case) -> str:
     if not asked(case):
         return "no service is asked over a network"
     need(case.prompts, "the prompts")
-    number = steps_of(case) * rows_per_replica(case.config) + evaluations_of(case) * num_held_out(case)
+    number = steps_of(case) * rows_per_replica(case.config) + evaluations_of(case) * len(case.rows.get("eval", ()))
     found = []
     for name, checkup in asked(case).items():
         prompts, replies = (rounded(tokens * number) for tokens in checkup.tokens)
         found.append(f"{name}: {number:,} calls at most, {prompts} tokens of prompts and {replies} of replies")
     return "\n".join([*found, f"an item is given up after api_deadline_s = {case.config.api_deadline_s:g} s"])
-
-
-def seconds_of_calls(config: TrainConfig, checkup: Checkup) -> float:
-    """Return the seconds of a step's calls, one per completion, as many at once as the configuration allows."""
-    return ceil(rows_per_replica(config) / config.api_max_concurrency) * checkup.seconds

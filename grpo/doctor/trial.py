@@ -51,8 +51,9 @@ def examples(case: Case) -> str:
     lengths = sorted(len(group.prompt.ids) + len(group.completions[0].ids) for group in groups)
     texts = Counter((group.prompt.text, group.completions[0].text) for group in groups)
     case.num_examples = len(groups)
-    if not case.is_stage2:
-        case.longest, case.prompts = lengths[-1], [group.prompt for group in groups]
+    if not case.stage2:
+        case.longest = lengths[-1]
+        case.prompts = [group.prompt for group in groups]
     surplus = len(groups) - len(texts)
     twice = f"warning: {surplus} are repetitions" if surplus else "none of them twice"
     return f"{len(groups)} answers in {count}; with their prompts {lengths[0]} to {lengths[-1]} tokens; {twice}"
@@ -61,7 +62,8 @@ def examples(case: Case) -> str:
 def prompts(case: Case) -> str:
     """Render and encode all prompts."""
     config = case.config
-    decoder, tokenizer = need(case.decoder, "the model"), need(case.tokenizer, "the tokenizer")
+    decoder = need(case.decoder, "the model")
+    tokenizer = need(case.tokenizer, "the tokenizer")
     need(case.rows.get("train"), "the data")
     policy = SimpleNamespace(model=decoder, tokenizer=tokenizer)
     loaded = load_prompts(case.data, policy, Questions.to_train(config))
@@ -130,8 +132,10 @@ def short_audit(case: Case) -> str:
 
 def memory_plan(case: Case) -> str:
     """Plan memory as the run does. UserError (exit 3) if it does not fit."""
-    config, longest = case.config, need(case.longest, "the prompts")
-    num_shards, loaded = config.tensor_parallel_size, memory.Loaded(share_of(case), sketch_reference(case))
+    config = case.config
+    longest = need(case.longest, "the prompts")
+    num_shards = config.tensor_parallel_size
+    loaded = memory.Loaded(share_of(case), sketch_reference(case))
     size = int(case.memory_gb * 1e9) if case.memory_gb else memory.free_bytes(case.device)
     plan = memory.make_plan(loaded, config, longest, size, case.device.type)
     case.needed_bytes = plan.needed.total

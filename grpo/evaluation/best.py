@@ -1,8 +1,9 @@
 """Keep the best policy of a run in best/, by one measure of the held-out questions (keep_best)."""
 
-from grpo.base.storage import read_mapping
+from collections.abc import Callable, Mapping
+
+from grpo.base.storage import Json, read_mapping
 from grpo.config.options import HIGHER_IS_BETTER
-from grpo.policy import Policy
 from grpo.run.checkpoint import BEST_FILE
 from grpo.run.diagnosis.glossary import Metrics
 from grpo.run.run import Run
@@ -21,14 +22,14 @@ class Best:
         if kept and kept["metric"] == name and kept["step"] <= step:
             self.value = kept["value"]
 
-    def offer(self, step: int, metrics: Metrics, policy: Policy) -> None:
-        """Keep the policy if `metrics`, of its evaluation at this step, are the best so far."""
+    def offer(self, step: int, metrics: Metrics, save: Callable[[str, Mapping[str, Json]], None]) -> None:
+        """`save` the policy if `metrics`, of its evaluation at this step, are the best so far."""
         value = metrics.get(self.name)
         if value is None or not self._is_better(value):
             return
         self.value = value
         about = {"metric": self.name, "step": step, "value": value}
-        self.run.save_policy("best", policy, {BEST_FILE: about})
+        save("best", {BEST_FILE: about})
         found = f"step {step}: {self.name} is {value:.4g}, the best so far"
         self.run.say(f"{found}; this policy is in {self.run.path}/best")
 

@@ -12,16 +12,14 @@ from grpo.base.storage import read_mapping, write_json, write_log_lines
 from grpo.data.questions import QuestionData, Questions, load_prompts
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.sampling.sampler import Sampler
-from grpo.evaluation.answers import generate_groups, split_into_parts
-from grpo.evaluation.measures import Summary, summary
-from grpo.evaluation.table import summary_table
 from grpo.policy import Policy
 from grpo.run.log import completion_records
 from grpo.run.messages import tolerated
 from grpo.run.run import Run
 from rewards.scorer import Scorer
 
-Measurement = Mapping[str, Summary]  # "" (all questions) or a value of eval_group_field -> its summary
+# "" (all questions) or a value of eval_group_field -> its summary
+Measurement = Mapping[str, Mapping[str, float | None]]
 LOGGED = """
     accuracy incorrect not_attempted incorrect_given_attempted supported_frac reward mean_length unscored_frac
     searched_frac supported_facts refuted_facts
@@ -51,6 +49,9 @@ class Evaluation:
         """Answer all held-out questions, each replica its share; write the answers, and return their summaries."""
         if not self.prompts:
             return {}
+        from grpo.evaluation.answers import generate_groups, split_into_parts  # now that there are questions
+        from grpo.evaluation.measures import summary
+
         ranks = self.run.ranks
         replicas = ranks.replicas
         sampling = SamplingParams(self.config.max_completion_length, temperature=0.0)
@@ -100,6 +101,8 @@ class Evaluation:
         """Return the last text that a run prints: a table of both measurements."""
         if not after:
             return "done (set eval_dataset_id_or_path or eval_size to see accuracy before and after)"
+        from grpo.evaluation.table import summary_table
+
         head = f"step {self.first_step}" if self.first_step else "before"
         return summary_table({head: before, "after": after}, "held-out questions")
 

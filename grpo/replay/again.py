@@ -29,13 +29,15 @@ from grpo.run.log import completion_records
 from grpo.run.run import SilentRun
 from grpo.train import GrpoTrainer
 from rewards.own_names import short_name
+from rewards.prompts import tag_of
 from rewards.registry import Reward, built_in, expand
 from rewards.scorer import START, Scorer
 
 CHANGING = """
     *time* tokens_per_second peak_memory_gb micro_batches skipped_steps judge/* decomposer/* kb/* log/*
 """.split()  # metrics that the clock, the machine or a service decides
-ANSWERED = ("reward_funcs", "eval_reward_funcs", "tools", "knowledge_base")  # inputs that may have changed since
+# Inputs that may have changed since.
+ANSWERED = ("reward_funcs", "eval_reward_funcs", "tools", "environment", "knowledge_base")
 SAMPLER = "sampler/*"  # with tools, who is sampled beside whom depends on the clock, and so do the last bits of these
 MAX_NOTES = 3  # answers that differ, which are told
 
@@ -76,7 +78,8 @@ class Remembered(Scorer):
         rewards = []
         for name in expand(config.reward_funcs):
             known = built_in(name)  # of it nothing else is needed: it grades nothing
-            rewards.append(Reward(short_name(name), needs=known.needs, checks_every_answer=known.checks_every_answer))
+            title = tag_of(name) if name == config.environment else short_name(name)
+            rewards.append(Reward(title, needs=known.needs, checks_every_answer=known.checks_every_answer))
         super().__init__(rewards, config.reward_weights)
         self.answers, self.make, self.grader = answers, make, None
         self.known: dict[Group, list[dict[str, Score]]] = {}
@@ -160,7 +163,7 @@ def replay(path: str | Path, step: int, row: int | None = None, overrides: Seque
             trainer.restore()
         start = trainer.step
         while trainer.step < step:
-            trainer.train_step()
+            trainer.run_step()
         metrics, _ = trainer.summarise_step()
         if scorer.grader:
             run.say("some answers differ from those of completions/, or are not there: they were graded again")

@@ -17,13 +17,11 @@ from grpo.config.options import AnyConfig, TrainConfig
 from grpo.data.objects import NO_OBJECTS, Objects
 from grpo.data.questions import QuestionData, Questions
 from grpo.data.rows import Row
-from grpo.data.worlds.world import is_made, locate
 from grpo.engine.device.distributed import choose_device
 from grpo.engine.model import memory
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.weights import read_model_config
+from grpo.engine.model.weights import make_decoder, read_model_config
 from grpo.engine.parallel.shard import Shard
-from grpo.engine.parallel.shared_decoder import make_decoder
 from grpo.policy import ModelParts, build_of, find_parts
 from grpo.run.saved import start_of
 from rewards.registry import Reward, expand
@@ -49,7 +47,8 @@ class Case:
     memory_gb: float | None = None
     is_restart: bool = False
     objects: Objects = NO_OBJECTS
-    start: AnyConfig | None = None  # it names model and tokenizer: stage 1's config if stage 1 has to run first
+    makes_its_data: bool = False  # and perhaps model and knowledge base: not yet to be checked
+    start: AnyConfig = field(init=False)  # it names model and tokenizer: stage 1's config if stage 1 has to run first
     data: QuestionData | None = None  # stage 2's
     rows: dict[str, list[Row]] = field(default_factory=dict)  # of these: "train", "eval"
     unread: set[str] = field(default_factory=set)  # data sets with a fault
@@ -65,30 +64,36 @@ class Case:
     checkups: "dict[str, Checkup]" = field(default_factory=dict)  # of the services
 
     def __post_init__(self) -> None:
-        if self.config.toy_world and is_made(self.config):
-            self.config = locate(self.config)
-        self.start = start_of(self.start or self.config)
+        if self.config.toy_world:
+            from grpo.data.worlds.world import is_made, locate  # most runs have data of their own
+
+            self.makes_its_data = not is_made(self.config)
+            self.config = self.config if self.makes_its_data else locate(self.config)
+        self.start = start_of(self.config)
 
     @property
-    def is_stage2(self) -> bool:
-        return isinstance(self.config, TrainConfig)
-
-    @property
-    def makes_its_data(self) -> bool:
-        """Return whether the run will make its data, and perhaps model and knowledge base: not yet to be checked."""
-        return bool(self.config.toy_world) and not is_made(self.config)
+    def stage2(self) -> TrainConfig | None:
+        """Return the configuration if it is that of stage 2."""
+        return self.config if isinstance(self.config, TrainConfig) else None
 
     @cached_property
     def device(self) -> torch.device:
         return torch.device("cuda") if self.memory_gb else choose_device(self.config.device)
 
     @cached_property
-    def parts(self) -> ModelParts | UserError:
-        """Return where config and tokenizer of the model are, or why they cannot be found."""
+    def _found(self) -> ModelParts | UserError:
+        """They are looked for once."""
         try:
             return find_parts(self.start, weights=False)
         except UserError as error:
             return error
+
+    @property
+    def parts(self) -> ModelParts:
+        """Return where config and tokenizer of the model are; UserError if they cannot be found."""
+        if isinstance(self._found, UserError):
+            raise self._found
+        return self._found
 
     @property
     def options(self) -> Json:
@@ -105,9 +110,9 @@ class Case:
 
     def rewards_of(self, use: str) -> list[str]:
         """Return the names of the rewards that grade the questions to train on, or the held-out ones."""
-        if not self.is_stage2:
+        config = self.stage2
+        if not config:
             return []
-        config = self.config
         named = config.eval_reward_funcs if use == "eval" and Questions.held_out(config) else None
         return expand(named or config.reward_funcs or ())
 
@@ -131,7 +136,7 @@ def need(value: Value | None, what: str) -> Value:
 
 def sketch(case: Case) -> Decoder | None:
     """Build the run's decoder without weights; None if its config cannot be found or is not usable."""
-    if case.decoder is None and case.start.model_name_or_path and isinstance(case.parts, ModelParts):
+    if case.decoder is None and case.start.model_name_or_path:
         try:
             case.decoder = draft(case, case.device)
         except UserError:
@@ -180,17 +185,6 @@ def num_weights(case: Case) -> float:
         return sum(tensor.numel() for tensor in decoder.named_tensors().values())
     sizes = _SIZE.findall(case.start.model_name_or_path or "")
     return float(sizes[-1]) * 1e9 if sizes else 0
-
-
-def bytes_needed(case: Case, number: float) -> str:
-    """Say what a model of so many weights takes on a GPU, and on this CPU."""
-    weights = (
-        f"its weights take {2 * number / 1e9:.1f} GB in bfloat16 on a GPU and {4 * number / 1e9:.1f} GB in float32"
-    )
-    if not case.decoder:
-        return f"{weights} (counted by its name: its config.json is not here)"
-    training = kept(case).training / 1e9
-    return f"{weights}, and what is trained {training:.1f} GB with gradient and moments"
 
 
 def rounded(number: float) -> str:

@@ -27,11 +27,12 @@ from grpo.base.storage import Json, failpoint, read_json, save_tensors
 from grpo.config.options import AnyConfig
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.parallel.splits import whole_parameters
+from grpo.engine.parallel.splits import trained_bytes
 
 FORMAT = 4
 COPIES = 3  # of every trained weight: itself and AdamW's two moments; an adapter is written a second time
-STATE_FILE, COUNTERS_FILE = "state.safetensors", "trainer_state.json"
+STATE_FILE = "state.safetensors"
+COUNTERS_FILE = "trainer_state.json"
 POLICIES = ("final", "best")  # folders of a run that hold a model and no state of the optimizer
 BEST_FILE = "best.json"  # in best/: which policy that is
 PREFIX = "optimizer."  # of the tensors' names in STATE_FILE
@@ -52,7 +53,7 @@ def check_disk(model: Decoder, config: AnyConfig, adapter: Path | None) -> int:
 
     adapter: the one to start from; every checkpoint holds it as well, stacked on the new one.
     """
-    trained = sum(weight.nbytes for weight in whole_parameters(model))
+    trained = trained_bytes(model)
     one = COPIES * trained
     if model.build.lora is not None:
         one += trained + (sum(path.stat().st_size for path in adapter.glob("*.safetensors")) if adapter else 0)
@@ -102,7 +103,7 @@ def checkpoints(run_dir: Path) -> list[Path]:
 
 def step_of(folder: Path) -> int:
     """Return the step in the name of a checkpoint."""
-    return int(_NAME.fullmatch(folder.name)[1])
+    return int(folder.name.removeprefix("checkpoint-"))
 
 
 def recover(run_dir: Path) -> None:
@@ -128,7 +129,9 @@ def remove_old(run_dir: Path, keep: int, newest: int | None = None) -> None:
 
 def random_state() -> Json:
     """Return the state of every random generator of this process, as JSON."""
-    kind, words, position, has_gauss, gauss = np.random.get_state()
+    numbers = np.random.get_state()
+    assert isinstance(numbers, tuple)
+    kind, words, position, has_gauss, gauss = numbers
     version, internal, next_gauss = random.getstate()
     uses_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
     return {
@@ -216,7 +219,7 @@ def find_checkpoint(run_dir: Path, wanted: bool | str) -> tuple[Path | None, lis
                 CONFIG,
             )
         return named, []
-    notices = []
+    notices: list[str] = []
     for folder in saved:
         problem = problem_with(folder)
         if not problem:
@@ -252,7 +255,7 @@ def agree_on_checkpoint(config: AnyConfig, ranks: Ranks, say: Callable[[str], No
     if chosen is None:
         return None
     own_name, manifest = chosen
-    seen = run_dir / own_name if own_name else Path(config.resume_from_checkpoint)
+    seen = run_dir / own_name if own_name else Path(str(config.resume_from_checkpoint))
     if not (seen / MANIFEST_FILE).exists() or sha256(seen / MANIFEST_FILE) != manifest:
         raise UserError(
             f"rank {ranks.rank} on {socket.gethostname()} does not see the checkpoint {seen} of rank 0",

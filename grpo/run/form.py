@@ -36,11 +36,14 @@ from rewards.format import TAGS
 from rewards.prompts import BOXED, with_tools
 from rewards.registry import built_in, expand
 
-NUM_EXAMPLES, EXAMPLES_PER_STEP, NUM_STEPS = 160, 16, 20
+NUM_EXAMPLES = 160
+EXAMPLES_PER_STEP = 16
+NUM_STEPS = 20
 RATE, RATE_OF_ALL_WEIGHTS = 5e-4, 1e-5  # of adapters, and without them
 TEMPERATURE = 0.7  # several answers to one question should differ, and still make sense
 STEM = "\nThe answer is:"  # after an answer, it asks for a shorter one
-MAX_SHORT_TOKENS, MAX_SEQUENCES = 16, 64
+MAX_SHORT_TOKENS = 16
+MAX_SEQUENCES = 64
 MAX_WORDS = 3  # that a short answer may share with a text hardly longer than itself
 _ENDS = re.compile(r"[.,;:!?](?=\s|$)|[。，；：！？\n(\"]")  # of a short answer
 _MARKUP = re.compile("|".join([*TAGS, r"\\boxed", r"[{}$*]"]))

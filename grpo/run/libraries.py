@@ -14,11 +14,12 @@ from grpo.engine.device.kernel_choice import ProcessSettings
 from grpo.run.checkpoint import random_state, restore_random_state
 
 CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
+FILL = "fill_uninitialized_memory"
 VARIABLES = (CUBLAS_VARIABLE, "NCCL_GRAPH_REGISTER", *ALLOCATOR_VARIABLES)
 SETTINGS = (
     (torch.backends.cuda.matmul, "fp32_precision"),
-    (torch.backends.mkldnn.matmul, "fp32_precision"),
-    (torch.utils.deterministic, "fill_uninitialized_memory"),
+    (torch.backends.mkldnn.matmul, "fp32_precision"),  # type: ignore[attr-defined]
+    (torch.utils.deterministic, FILL),
     (ProcessSettings, "kernels"),
 )
 
@@ -29,7 +30,7 @@ def configure(config: AnyConfig) -> None:
     if config.full_determinism:  # cuBLAS reads this before its first product
         os.environ.setdefault(CUBLAS_VARIABLE, ":4096:8")
     torch.use_deterministic_algorithms(config.full_determinism, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # it would cost time, and only helps debugging
+    setattr(torch.utils.deterministic, FILL, False)  # it would cost time, and only helps debugging
     ProcessSettings.kernels = config.kernels == "auto"
     random.seed(config.seed)
     np.random.seed(config.seed % 2**32)

@@ -14,13 +14,11 @@ from grpo.base.storage import Json, failpoint, write_atomically, write_log_lines
 from grpo.config.options import AnyConfig
 from grpo.run.diagnosis.glossary import Metrics, check_names
 from grpo.run.diagnosis.record import METRICS_FILE
-from grpo.run.messages import USUAL_COLUMNS, tell, tolerated
+from grpo.run.messages import tell, tolerated
 from grpo.run.metrics import Window
 from grpo.run.trackers import Tracker, open_tracker
 
 BAR = "{n_fmt}/{total_fmt} {bar:8} {remaining} left{postfix}"
-SPARE_COLUMNS = 4  # beside the progress line, since the time left may grow longer
-SEPARATOR = "  "
 TEXTS = {  # metric: its text; the most important metrics first, since a narrow terminal has no room for the last ones
     "loss": "loss {:.4f}",  # of stage 1; that of stage 2 says nothing
     "reward": "reward {:+.2f}",
@@ -48,8 +46,11 @@ class Log:
 
     def __init__(self, config: AnyConfig, total_steps: int, first_step: int, run_id: str):
         run_dir = Path(config.output_dir)
-        self.config, self.total_steps, self.step = config, total_steps, first_step
-        self.completions, self.metrics = run_dir / "completions", run_dir / METRICS_FILE
+        self.config = config
+        self.total_steps = total_steps
+        self.step = first_step
+        self.completions = run_dir / "completions"
+        self.metrics = run_dir / METRICS_FILE
         self.warned: set[str] = set()
         self.window = Window()
         self.prints = config.logging_steps > 1 or not (config.disable_tqdm or sys.stderr.isatty())
@@ -75,7 +76,7 @@ class Log:
         """Record a step: its metrics, and its completions if they are due."""
         self._write_line(step, metrics)
         if not self.bar.disable:
-            self.bar.set_postfix_str(describe(metrics, self._room()), refresh=False)
+            self.bar.set_postfix_str(describe(metrics), refresh=False)  # cut at the terminal's width
             self.bar.update()
         self.step = step
         self.window.add(metrics)
@@ -87,12 +88,6 @@ class Log:
         is_bad = not math.isfinite(metrics.get("grad_norm", 0.0))
         if is_bad or (self.config.log_completions and (is_due or step == 1)):
             self._write_completions(step, groups)
-
-    def _room(self) -> int:
-        """Return the columns that the progress bar leaves to the metrics."""
-        now = self.bar.format_dict
-        bare = self.bar.format_meter(**{**now, "ncols": None, "postfix": None})
-        return (now["ncols"] or USUAL_COLUMNS) - len(bare) - len(", ") - SPARE_COLUMNS
 
     def write_evaluation(self, step: int, metrics: Metrics) -> None:
         """Record the metrics of an evaluation."""
@@ -112,7 +107,8 @@ class Log:
 
     def _write_means(self) -> None:
         """Send the means over the steps since the last call to the trackers, and print them."""
-        number, means = self.window.number, self.window.take()
+        number = self.window.number
+        means = self.window.take()
         self._track(self.step, means)
         if self.prints:
             what = "" if number == 1 else f", mean of {number}"
@@ -142,17 +138,11 @@ class Log:
         self.trackers = {}
 
 
-def describe(metrics: Metrics, columns: int | None = None) -> str:
-    """Return the metrics that matter, the most important ones first.
-
-    columns: show only as many of them as fit, each completely.
-    """
+def describe(metrics: Metrics) -> str:
+    """Return the metrics that matter, the most important ones first."""
     hidden = {"loss"} if "reward" in metrics else set()
     shown = metrics.keys() - hidden
-    texts = [text.format(metrics[name]) for name, text in TEXTS.items() if name in shown]
-    while texts and columns is not None and len(SEPARATOR.join(texts)) > columns:
-        texts.pop()
-    return SEPARATOR.join(texts)
+    return "  ".join(text.format(metrics[name]) for name, text in TEXTS.items() if name in shown)
 
 
 def completion_records(groups: Sequence[Group]) -> list[Json]:
@@ -188,8 +178,9 @@ def completion_record(prompt: Prompt, completion: Completion) -> Json:
 def call_record(call: Call) -> Json:
     """Return a call of a tool, with the characters of the completion that hold it and its result."""
     said = {"failure": call.failure} if call.failure else {"result": call.result}
-    said |= {"is_turn": True} if call.is_turn else {}
-    return {"tool": call.tool, "query": call.query, **said, "span": list(call.span), "tokens": [call.start, call.end]}
+    turn = {"is_turn": True} if call.is_turn else {}
+    place = {"span": list(call.span), "tokens": [call.start, call.end]}
+    return {"tool": call.tool, "query": call.query, **said, **turn, **place}
 
 
 def _sentences(completion: Completion) -> list[Json]:
@@ -233,7 +224,8 @@ def _keep_lines(path: Path, first_step: int, is_over: bool) -> None:
 def _append(path: Path, line: str) -> None:
     """Append a complete line, or nothing."""
     with open(path, "ab", buffering=0) as file:
-        size, data = file.tell(), line.encode()
+        size = file.tell()
+        data = line.encode()
         try:
             while data:
                 data = data[file.write(data) :]

@@ -70,7 +70,7 @@ def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
         advantages = completion.token_advantages()
         num_tokens += completion.num_drawn
         num_judged += len(judged.intersection(completion.drawn()))
-        num_changed += sum(advantages[place] * completion.advantage < 0 for place in completion.drawn())
+        num_changed += sum(advantages[place] * (completion.advantage or 0) < 0 for place in completion.drawn())
     return {"credit/judged_frac": num_judged / num_tokens, "credit/changed_frac": num_changed / num_tokens}
 
 
@@ -152,7 +152,8 @@ class Window:
         for name, values in self.values.items():
             finite = list(filter(math.isfinite, values)) or [math.nan]
             taken[name] = values[-1] if self.SINCE_START.match(name) else mean(finite)
-        self.values, self.number = {}, 0
+        self.values = {}
+        self.number = 0
         return taken
 
 

@@ -30,7 +30,8 @@ from grpo.engine.device import kernel_choice
 from grpo.policy import Policy
 from grpo.run.diagnosis.record import CONFIG_FILE
 
-FREE, WARNED = set(keys_that("free")), set(keys_that("warned"))
+FREE = set(keys_that("free"))
+WARNED = set(keys_that("warned"))
 BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
 BLOCK_BYTES, MAX_BLOCKS = 1 << 20, 256  # a file of up to 256 MB is read completely
 PACKAGES = ("grpo", "kernels", "rewards", "knowledge")
@@ -119,11 +120,9 @@ def file_hash(path: Path) -> str:
     size = path.stat().st_size
     content = hashlib.sha256(str(size).encode())
     last = max(size - 1, 0) // BLOCK_BYTES
-    numbers = range(last + 1)
-    if len(numbers) > MAX_BLOCKS:
-        numbers = [last * index // (MAX_BLOCKS - 1) for index in range(MAX_BLOCKS)]
+    numbers = {last * index // (MAX_BLOCKS - 1) for index in range(MAX_BLOCKS)}  # all, if these are enough
     with open(path, "rb") as file:
-        for number in numbers:
+        for number in sorted(numbers):
             file.seek(number * BLOCK_BYTES)
             content.update(file.read(BLOCK_BYTES))
     return content.hexdigest()
@@ -133,7 +132,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
     """Return what differs between two mappings: name -> value before, value now."""
     changes = {}
     for name in sorted({*before, *now}):
-        old, new = before.get(name), now.get(name)
+        old = before.get(name)
+        new = now.get(name)
         if old != new:
             changes[name] = old, new
     return changes

@@ -1,29 +1,25 @@
-"""One invocation of stage 1 or 2: its output directory, its checkpoints, and how it ends."""
+"""One invocation of stage 1 or 2: its output directory, its processes, signals and log, and how it ends."""
 
 import os
 import socket
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Self
 
 import torch
 
 from grpo.algorithm.schema import Group
 from grpo.base.errors import CONFIG, STORAGE, Interrupted, UserError, describe, redact
-from grpo.base.folders import write_folder
 from grpo.base.storage import write_atomically, write_json
 from grpo.config.load import to_yaml
-from grpo.config.options import AnyConfig
+from grpo.config.options import Stage
 from grpo.data.count import RowCount
 from grpo.data.objects import NO_OBJECTS, Objects
 from grpo.engine.device.distributed import Ranks, choose_device
-from grpo.engine.model.gguf import is_gguf
-from grpo.policy import Policy
-from grpo.report.page import write_report
 from grpo.run import libraries
 from grpo.run.checkpoint import continues_a_run
 from grpo.run.diagnosis.glossary import Metrics
@@ -31,11 +27,12 @@ from grpo.run.log import Log
 from grpo.run.messages import DebugLog, tell
 from grpo.run.provenance import environment
 from grpo.run.run_dir import CONFIG_FILE, RunDir, holds_a_run, may_be_restarted
+from grpo.run.saved import start_of
 from grpo.run.signals import Signals
 from grpo.run.start import check_start
 
 
-class Run:
+class Run(Generic[Stage]):
     """Holds the output directory, and records at the end how the run ended. Use it as `with Run(config) as run:`.
 
     notices: lines to show at the start. ranks: those of the run that this one is part of, if any. objects: the rows,
@@ -43,20 +40,23 @@ class Run:
     """
 
     writes = True  # whether it has a directory
+    ranks: Ranks
+    signals: Signals
 
     def __init__(
         self,
-        config: AnyConfig,
+        config: Stage,
         notices: Sequence[str] = (),
         ranks: Ranks | None = None,
         objects: Objects = NO_OBJECTS,
     ):
         # A user's reward may change the directory, so what is relative is found now.
         self.config = replace(config, output_dir=os.path.abspath(config.output_dir))
-        self.notices, self.objects = notices, objects
+        self.notices = notices
+        self.objects = objects
+        self.ranks_of_other = ranks
         self.bring_back = libraries.remember()  # of the process, which may go on after this run
         self.path = Path(self.config.output_dir)
-        self.ranks, self.owns_ranks = ranks, ranks is None
         self.dir: RunDir | None = None
         self.log: Log | None = None
         self.remark = ""  # on a run that is done
@@ -66,9 +66,9 @@ class Run:
     def device(self) -> torch.device:
         return choose_device(self.config.device)
 
-    def __enter__(self) -> "Run":
+    def __enter__(self) -> Self:
         try:
-            self.ranks = self.ranks or Ranks(self.device, self.config.tensor_parallel_size)
+            self.ranks = self.ranks_of_other or Ranks(self.device, self.config.tensor_parallel_size)
         except BaseException:
             self.bring_back()
             raise
@@ -102,13 +102,23 @@ class Run:
         if goes_on and self.config.overwrite_output_dir:
             self.say("note: overwrite_output_dir means nothing here: the run in this directory goes on")
 
-    def __exit__(self, kind, error, _) -> None:
+    def prepare(self) -> Stage:
+        """Make the toy world, if the configuration names one. Return the configuration with the paths of its start."""
+        if self.config.toy_world:
+            from grpo.data.worlds.world import make_world  # most runs have data of their own
+
+            self.config = make_world(self.config, self.ranks, self.say)
+        self.config = start_of(self.config)
+        return self.config
+
+    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
         self.signals.close()
         self.bring_back()
         is_lost = self.signals.may_end_at_once and error is not None and not isinstance(error, KeyboardInterrupt)
         if is_lost:  # the interrupted library has raised an error of its own
             stop = Interrupted(self.signals.stop_code)
-            stop.__cause__, error = error, stop
+            stop.__cause__ = error
+            error = stop
         code, reason = (0, self.remark) if error is None else describe(error)
         trace = "" if error is None else "".join(traceback.format_exception(error))
         if trace and self.dir is not None:
@@ -122,14 +132,16 @@ class Run:
                 self._write_report()
         elif error is not None and not self.ranks.is_main:
             self._write_rank_state(code, reason, trace)
-        if self.owns_ranks:
+        if self.ranks_of_other is None:
             self.ranks.close()
-        if is_lost:
+        if is_lost and error:
             raise error
 
     def _write_report(self) -> None:
         """Write report.html. An error there is only noted: the run itself is fine."""
         try:
+            from grpo.report.page import write_report  # when all work is done
+
             write_report(self.path)
         except Exception as error:
             self.debug.write("ERROR", "".join(traceback.format_exception(error)))
@@ -150,17 +162,27 @@ class Run:
         self.debug.write("INFO", text)
         tell(text)
 
+    def begin(self, **changes: object) -> None:
+        """Take the place of the run that is overwritten, if there is one; note changes in run_state.json."""
+        if self.dir is not None:
+            self.dir.begin()
+            self.dir.update(**changes)
+
+    def record(self, **changes: object) -> None:
+        """Note changes in run_state.json."""
+        if self.dir is not None:
+            self.dir.update(**changes)
+
     def start_log(self, total_steps: int, first_step: int) -> None:
         """Begin training: write config.resolved.yaml, and open the log."""
         self.signals.is_training = True
-        if not self.ranks.is_main:
-            return
-        write_atomically(self.path / CONFIG_FILE, to_yaml(self.config))
-        self.log = Log(self.config, total_steps, first_step, self.dir.state["id"])
+        if self.dir is not None:
+            write_atomically(self.path / CONFIG_FILE, to_yaml(self.config))
+            self.log = Log(self.config, total_steps, first_step, self.dir.state["id"])
 
     def report_step(self, step: int, metrics: Metrics, groups: Sequence[Group] = ()) -> None:
         """Log the metrics and completions of a step."""
-        if self.log is not None:
+        if self.log is not None and self.dir is not None:
             self.dir.update(step=step)
             self.dir.drop_old_run()
             self.log.write_step(step, metrics, groups)
@@ -170,33 +192,6 @@ class Run:
         if self.log is not None and metrics:
             self.log.write_evaluation(step, metrics)
 
-    def save_final(self, policy: Policy, notes: Mapping[str, Any]) -> None:
-        """Write final/, the adapter (or checkpoint), the tokenizer and the notes, completely or not at all."""
-        self.signals.is_training = False  # everything is saved, so a signal may end the run
-        self.save_policy("final", policy, notes)
-        if is_gguf(policy.base[0]) and policy.model.build.lora is not None:
-            command = f"python -m grpo.export {self.path} OUT"
-            self.say(f"note: final/ names a GGUF file as its base; for PEFT, `{command}` writes adapter and base")
-        self.signals.stop_if_asked()  # by one during the last checkpoint
-
-    def save_policy(self, name: str, policy: Policy, notes: Mapping[str, Any]) -> None:
-        """Write the folder `name` with a policy, and with notes as JSON files, completely or not at all.
-
-        All ranks call this; rank 0 writes.
-        """
-        if not self.ranks.is_main:
-            self.contribute(policy)
-            return
-        with write_folder(self.path / name) as folder:
-            policy.save(folder)
-            for file, note in notes.items():
-                write_json(folder / file, note)
-
-    def contribute(self, policy: Policy) -> None:
-        """Send rank 0 this rank's part of the policy. Rank 0 writes it."""
-        if self.ranks.replicas.rank == 0:
-            policy.save(None)
-
     def report_data(self, use: str, count: RowCount) -> None:
         """Say how many rows of a data set are used, and why the others are not; record both by the use."""
         self.say(f"{use}: {count}")
@@ -204,14 +199,14 @@ class Run:
             self.dir.update(data={**self.dir.state["data"], use: str(count)})
 
 
-class SilentRun(Run):
+class SilentRun(Run[Stage]):
     """A run that writes nothing, and shows nothing: what it says is in `said`. It needs no `with`."""
 
     writes = False
 
-    def __init__(self, config: AnyConfig):
-        nowhere = replace(config, output_dir=os.devnull)
-        super().__init__(nowhere, ranks=Ranks(choose_device(config.device)))
+    def __init__(self, config: Stage):
+        super().__init__(replace(config, output_dir=os.devnull))
+        self.ranks = Ranks(choose_device(config.device))
         self.debug = DebugLog(None)
         self.signals = Signals(self.ranks)  # which no signal reaches
         self.said: list[str] = []

@@ -10,12 +10,12 @@ from grpo.algorithm.optimizer import Optimizer
 from grpo.base.errors import PREFLIGHT, STORAGE, UserError
 from grpo.base.storage import read_mapping
 from grpo.config.load import keys_of, load_config
-from grpo.config.options import AnyConfig, SftConfig, TrainConfig
-from grpo.data.hub import find_model
+from grpo.config.options import AnyConfig, SftConfig, Stage, TrainConfig
+from grpo.config.values import Values
 from grpo.data.prompts import has_tokenizer
 from grpo.engine.model.adapter import is_adapter
 from grpo.engine.model.flat import FlatParameters
-from grpo.policy import Policy, load_for_inference, load_policy
+from grpo.policy import Policy, find_model, load_for_inference, load_policy
 from grpo.run import checkpoint
 from grpo.run.checkpoint import find_checkpoint
 from grpo.run.run_dir import CONFIG_FILE, STATE_FILE
@@ -47,7 +47,7 @@ class SavedModel:
         if self.config_path is None:
             return None
         keys = read_mapping(self.config_path)
-        kind = TrainConfig if "reward_funcs" in keys else SftConfig
+        kind: type[AnyConfig] = TrainConfig if "reward_funcs" in keys else SftConfig
         return load_config(self.config_path, kind=kind, is_run=not keys)[0]  # of a damaged file, all is missing
 
 
@@ -79,7 +79,7 @@ def find_saved(name: str) -> SavedModel:
     return SavedModel(str(newest), _existing(newest / CONFIG_FILE))
 
 
-def start_of(config: AnyConfig) -> AnyConfig:
+def start_of(config: Stage) -> Stage:
     """Return the configuration with the folder that its model stands for, if that is a run or a checkpoint.
 
     UserError (exit 3) if it is a checkpoint of full fine-tuning, which holds no model.
@@ -105,22 +105,23 @@ def read_config(saved: SavedModel, overrides: Sequence[str]) -> TrainConfig:
     """
     made_with = saved.config()
     if made_with is None:
-        return load_config(None, overrides, is_run=False)[0]
+        return load_config(None, overrides, TrainConfig, is_run=False)[0]
     chosen = keys_of(overrides)
     path = saved.config_path if isinstance(made_with, TrainConfig) else None
-    config, _ = load_config(path, overrides, is_run=False)
+    config, _ = load_config(path, overrides, TrainConfig, is_run=False)
     shared = {name: getattr(made_with, name, getattr(TrainConfig, name)) for name in SHARED if name not in chosen}
     config = replace(config, **shared)
     if not has_tokenizer(Path(saved.name)):
         return config
-    return replace(config, **{name: None for name in TOKENIZER if name not in chosen})
+    unset: Values = {name: None for name in TOKENIZER if name not in chosen}
+    return replace(config, **unset)
 
 
 def load_saved(saved: SavedModel, config: TrainConfig, device: torch.device) -> Policy:
     """Load a model to generate with, or to write in another format. `config` says how; `saved` says which."""
-    if not saved.is_bare_state:
-        return load_for_inference(replace(config, model_name_or_path=saved.name), device)
     folder, made_with = Path(saved.name), saved.config()
+    if not (saved.is_bare_state and made_with):
+        return load_for_inference(replace(config, model_name_or_path=saved.name), device)
     made_with = replace(
         made_with,
         torch_dtype="float32",  # of the master weights

@@ -29,7 +29,9 @@ class Signals:
 
     def __init__(self, ranks: Ranks):
         self.ranks = ranks
-        self.stop_code, self.is_training, self.is_interruptible = 0, False, False
+        self.stop_code = 0
+        self.is_training = False
+        self.is_interruptible = False
         self.is_overdue = False  # whether the grace is over, for shards
         self.is_closed = threading.Event()
         self.alarms: list[threading.Thread] = []

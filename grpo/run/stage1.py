@@ -30,7 +30,7 @@ def load_stage1(config: TrainConfig) -> tuple[SftConfig, list[str], list[str]]:
     """Load the stage 1 config that a stage 2 config names, or make that of `form`; and its notices and mistakes."""
     if config.cold_start == FORM:
         return form.stage1(config), [], []
-    if not Path(config.cold_start).is_file():
+    if not (config.cold_start and Path(config.cold_start).is_file()):
         raise UserError(
             f"cold_start: there is no file {config.cold_start}",
             f"it was sought in {Path.cwd()}, and in the folder of the config that names it and those above",
@@ -68,7 +68,8 @@ def is_done(stage1: SftConfig, config: TrainConfig) -> bool:
     final = final_of(stage1)
     if not final.exists():
         return False
-    made, wanted = read_mapping(final / ORIGIN_FILE), origin_of(locate(stage1))
+    made = read_mapping(final / ORIGIN_FILE)
+    wanted = origin_of(locate(stage1))
     changes = [f"{name}: {before} -> {now}" for name, (before, now) in differences(made, wanted).items()]
     if "data" not in made:
         changes = [f"it does not say what it was made from ({ORIGIN_FILE})"]

@@ -20,13 +20,11 @@ import torch
 from grpo.base.errors import CONFIG, PREFLIGHT, STORAGE, UserError
 from grpo.config.load import replicas_of
 from grpo.config.options import FORM, SEARCH, AnyConfig, SftConfig
-from grpo.data.conversations import read_conversations
 from grpo.data.count import RowCount
 from grpo.data.messages import with_system
 from grpo.data.objects import NO_OBJECTS, Objects
 from grpo.data.prompts import eos_ids, turn_end
 from grpo.data.questions import QuestionData, Questions
-from grpo.data.registry import find_sources
 from grpo.data.rows import Row
 from grpo.engine.device import kernel_choice
 from grpo.engine.device.products import slow_dtype
@@ -38,7 +36,6 @@ from grpo.run.case import (
     Case,
     Check,
     NotChecked,
-    bytes_needed,
     draft,
     kept,
     lacks_a_gpu,
@@ -51,7 +48,6 @@ from grpo.run.checkpoint import POLICIES, check_disk, continues_a_run, existing_
 from grpo.run.provenance import check_changes
 from grpo.run.run_dir import check_free, is_in_use
 from grpo.run.saved import start_of
-from grpo.run.stage1 import is_done, load_stage1, start_from
 from grpo.run.trackers import check_trackers
 from rewards.registry import Reward, build_rewards, built_in
 
@@ -63,17 +59,19 @@ DOCTOR = "`python -m grpo.doctor CONFIG` checks everything at once"
 
 def check_start(config: AnyConfig, is_restart: bool = False, objects: Objects = NO_OBJECTS) -> None:
     """Make all checks of a start. UserError names every fault with its fix; the first one gives the exit code."""
-    case, faults = Case(config, is_restart=is_restart, objects=objects), []
+    case = Case(config, is_restart=is_restart, objects=objects)
+    faults: list[tuple[str, UserError]] = []
     for name, check in start_checks(case):
         try:
             check(case)
         except NotChecked:
             pass
-        except UserError as error:
-            faults.append((name, error))
+        except UserError as fault:
+            faults.append((name, fault))
     if not faults:
         return
-    code, (_, only) = faults[0][1].exit_code, faults[0]
+    only = faults[0][1]
+    code = only.exit_code
     if len(faults) == 1:
         raise UserError(only.what, only.why, f"{only.fix}; {DOCTOR}", code)
     texts = []
@@ -86,19 +84,21 @@ def check_start(config: AnyConfig, is_restart: bool = False, objects: Objects = 
 
 def start_checks(case: Case, is_doctor: bool = False) -> Iterator[tuple[str, Check]]:
     """Yield the checks of a start, in order. is_doctor: without those that the doctor makes thoroughly later."""
-    config, has_data = case.config, not case.makes_its_data
-    if case.is_stage2 and config.cold_start:
+    config = case.config
+    stage2 = case.stage2
+    has_data = not case.makes_its_data
+    if stage2 and stage2.cold_start:
         yield "stage 1", stage1
     yield "machine", machine
     yield "output", output
     yield "trackers", lambda case: check_trackers(case.config)
     if config.resume_from_checkpoint:
         yield "resume", resume
-    if case.is_stage2 and has_data:
+    if stage2 and has_data:
         yield "data", partial(questions, use="train")
-        if Questions.held_out(config):
+        if Questions.held_out(stage2):
             yield "held-out data", partial(questions, use="eval")
-    if case.is_stage2 and (config.tools or config.environment):
+    if stage2 and (stage2.tools or stage2.environment):
         yield "tools", tools
     if has_data or config.model_name_or_path:
         yield "model", model
@@ -106,7 +106,7 @@ def start_checks(case: Case, is_doctor: bool = False) -> Iterator[tuple[str, Che
         if not is_doctor:
             yield "memory", loaded
     if isinstance(case.start, SftConfig) and has_data and not is_doctor:
-        yield "stage 1 data" if case.is_stage2 else "data", conversations
+        yield "stage 1 data" if stage2 else "data", conversations
     for name in case.reward_names if has_data else ():
         yield name, partial(reward, name=name)
     if not is_doctor and (has_data or not config.toy_world):
@@ -119,10 +119,12 @@ def start_checks(case: Case, is_doctor: bool = False) -> Iterator[tuple[str, Che
 def machine(case: Case) -> str:
     """Describe the device. UserError (exit 3) if a large model would have to be trained on a CPU."""
     if lacks_a_gpu(case):
-        number, free = num_weights(case), memory.free_bytes(case.device) / 1e9
+        number = num_weights(case)
+        free = memory.free_bytes(case.device) / 1e9
         raise UserError(
             f"no GPU: torch finds none, and the model has {number / 1e9:.1f} billion weights",
-            f"{bytes_needed(case, number)}; {free:.1f} GB are free here, and a step on a CPU takes hours",
+            f"they take {2 * number / 1e9:.1f} GB in bfloat16 on a GPU and {4 * number / 1e9:.1f} GB in float32; "
+            f"{free:.1f} GB are free here, and a step on a CPU takes hours",
             f"run it where nvidia-smi shows a GPU, with a torch for it (this is {torch.__version__}; Resources in "
             "configs/README.md); `python -m grpo.doctor CONFIG --memory-gb 80` counts for one of 80 GB; or name a "
             f"smaller model_name_or_path{', or device=cpu to use the CPU anyway' * (4 * number / 1e9 < free)}",
@@ -155,7 +157,8 @@ def _check_inputs_stay(config: AnyConfig, folder: Path) -> None:
         parts = given.relative_to(folder).parts if given.is_relative_to(folder) else (".",)
         is_overwritten = config.overwrite_output_dir and parts and parts[0].startswith((*POLICIES, "checkpoint-"))
         if not parts or is_overwritten:
-            what, why = f"the output directory {folder} holds what the run reads", f"{key} is {given}"
+            what = f"the output directory {folder} holds what the run reads"
+            why = f"{key} is {given}"
             raise UserError(what, why, "set another output_dir", CONFIG)
 
 
@@ -170,7 +173,8 @@ def _writable(folder: Path, what: str, fix: str) -> Path:
 
 def resume(case: Case) -> str:
     """Find the checkpoint to resume from, and compare its run with this one."""
-    config, wanted = case.config, case.config.resume_from_checkpoint
+    config = case.config
+    wanted = case.config.resume_from_checkpoint
     if wanted is True:
         need(config.output_dir, "output_dir")
     folder, notices = find_checkpoint(Path(config.output_dir or ""), wanted)
@@ -183,7 +187,10 @@ def resume(case: Case) -> str:
 
 def stage1(case: Case) -> str:
     """Check the stage 1 that the config names, and find the model that it makes or has made."""
-    config = case.config
+    from grpo.run.stage1 import is_done, load_stage1, start_from
+
+    config = case.stage2
+    assert config is not None
     first, _, problems = load_stage1(config)
     if problems:
         case.start = first
@@ -204,8 +211,9 @@ def stage1(case: Case) -> str:
 
 def questions(case: Case, use: str) -> str:
     """Read the questions to train on, or the held-out ones, and look for those that are in both."""
-    config = case.config
-    chosen = Questions.to_train(config) if use == "train" else Questions.held_out(config)
+    config = case.stage2
+    chosen = config and (Questions.to_train(config) if use == "train" else Questions.held_out(config))
+    assert config and chosen
     need(chosen.name, "dataset_id_or_path")
     if chosen.name in case.unread:
         need(None, "the data")
@@ -241,13 +249,17 @@ def _shown(rows: Sequence[Row]) -> str:
 
 def need_written(case: Case) -> None:
     """Raise NotChecked if the data of stage 1 is yet to be written."""
-    if case.is_stage2 and case.config.cold_start == FORM:
+    if case.stage2 and case.stage2.cold_start == FORM:
         raise NotChecked("not checked: the model writes it, when the run begins")
 
 
 def conversations(case: Case) -> str:
     """Read stage 1's data, without encoding it."""
+    from grpo.data.conversations import read_conversations  # of stage 1 alone
+    from grpo.data.registry import find_sources
+
     config = case.start
+    assert isinstance(config, SftConfig)
     need_written(case)
     need(config.dataset_id_or_path, "dataset_id_or_path")
     count = RowCount(config.dataset_id_or_path, skips_bad=config.skip_bad_rows)
@@ -256,7 +268,7 @@ def conversations(case: Case) -> str:
             for _ in read_conversations(source.read(count.bad)[: config.max_samples or None], source.path, count):
                 pass
     except UserError as error:
-        where = f"; {case.config.cold_start} names this data" if case.is_stage2 else ""
+        where = f"; {case.stage2.cold_start} names this data" if case.stage2 else ""
         fix = error.fix.replace("dataset_id_or_path=FILE", "`dataset_id_or_path: FILE`") if where else error.fix
         raise UserError(error.what, error.why, f"{fix}{where}", error.exit_code) from None
     return str(count)
@@ -270,8 +282,6 @@ def model(case: Case) -> str:
     need(case.start.model_name_or_path, "model_name_or_path")
     for name in filter(None, (case.start.model_name_or_path, case.start.adapter_name_or_path)):
         check_safe(Path(name))  # whether or not its base is there
-    if isinstance(case.parts, UserError):
-        raise case.parts
     draft(case, torch.device("cpu"))
     if case.parts.adapter:
         read_settings(case.parts.adapter)
@@ -310,7 +320,8 @@ def loaded(case: Case) -> str:
     """Count what model and optimizer take once they are loaded. UserError (exit 3) if that is more than is free."""
     if lacks_a_gpu(case):
         raise NotChecked("not checked: this needs a GPU")
-    needed, free = kept(case), memory.free_bytes(case.device)
+    needed = kept(case)
+    free = memory.free_bytes(case.device)
     if needed.total > free:
         raise UserError(
             "the model does not fit into memory",
@@ -333,11 +344,12 @@ def reward(case: Case, name: str) -> str:
         case.functions.append(built)
     if not built.needs:
         return "needs nothing"
-    found = []
+    found: list[str] = []
     for use, chosen in (("train", Questions.to_train), ("eval", Questions.held_out)):
-        if name in case.rewards_of(use) and (wanted := chosen(case.config)):
+        if case.stage2 and name in case.rewards_of(use) and (wanted := chosen(case.stage2)):
             rows = need(case.rows.get(use), "the data")
-            _, count = case.data.load(wanted, [built])
+            data = need(case.data, "the data")
+            _, count = data.load(wanted, [built])
             found += [f"warning: {number} {text}" for text, number in count.notes.items()]
             empty = sum(any(row.columns.get(column) in (None, "") for column in built.needs) for row in rows)
             found += [f"warning: {empty} of {len(rows)} rows lack one"] if empty else []
@@ -348,10 +360,12 @@ def tools(case: Case) -> str:
     """Find the tools, and count the tokens that their results may take in a completion."""
     from grpo.tools.functions import check_tools  # with SQLite, as below
 
-    config = case.config
+    config = case.stage2
+    assert config is not None
     named = [name for name in config.tools if name != SEARCH or not case.makes_its_data]
     check_tools(replace(config, tools=tuple(named)), case.objects.tools)
-    most, limit = config.max_tool_calls * config.max_tool_result_tokens, config.max_completion_length
+    most = config.max_tool_calls * config.max_tool_result_tokens
+    limit = config.max_completion_length
     names = ", ".join(filter(None, (*config.tools, config.environment)))
     text = f"{names}: {config.max_tool_calls} results of {config.max_tool_result_tokens} tokens"
     text += f" and their tags take {most} and more of the {limit} tokens of a completion, at most"

@@ -38,7 +38,8 @@ class TensorBoard:
     def __init__(self, run_dir: Path, config_text: str, first_step: int):
         from torch.utils.tensorboard import SummaryWriter
 
-        self.excepthook, threading.excepthook = threading.excepthook, _ignore_full_disks
+        self.excepthook = threading.excepthook
+        threading.excepthook = _ignore_full_disks
         self.writer = SummaryWriter(str(run_dir / "tb"), purge_step=first_step + 1)
         self.writer.add_text("config", f"```\n{config_text}\n```")
 
@@ -53,7 +54,7 @@ class TensorBoard:
 
 def _ignore_full_disks(failure: threading.ExceptHookArgs) -> None:
     """Drop a storage error in TensorBoard's thread: its next call raises the same error to the log."""
-    if not is_storage_error(failure.exc_value):
+    if not (failure.exc_value and is_storage_error(failure.exc_value)):
         threading.__excepthook__(failure)
 
 

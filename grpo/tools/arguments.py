@@ -30,7 +30,8 @@ def problem_with(tool: str, arguments: Any, schema: Mapping[str, Any]) -> str:
     "add.a: 'x' is not of type 'integer'"
     """
     closed = {**schema, "additionalProperties": False}
-    for error in checker()(closed).iter_errors(arguments):
-        place = error.json_path.replace("$", tool, 1)
-        return f"{place}: {error.message}"
-    return ""
+    error = next(checker()(closed).iter_errors(arguments), None)
+    if error is None:
+        return ""
+    place = error.json_path.replace("$", tool, 1)
+    return f"{place}: {error.message}"

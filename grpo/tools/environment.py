@@ -12,7 +12,6 @@ The object is made, used and closed on a thread of its own.
 import inspect
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from functools import cached_property, partial
 from typing import Any
 
 from grpo.base.errors import CONFIG, UserError
@@ -26,67 +25,64 @@ FORM = "name a class, or a function that makes an object: path/file.py:Shop"
 
 
 class Environment:
-    """An object that answers one completion. failure: why it could not begin."""
+    """An object that answers one completion. said, failure: by its `reset`, or why it could not begin.
 
-    def __init__(self, factory: Callable[[], Any]):
+    factory: makes the object. columns: of the row. seed: for what it draws.
+    """
+
+    said: str | None = None
+    failure = ""
+    object: Any = None
+
+    def __init__(
+        self,
+        factory: Callable[[], Any],
+        columns: Mapping[str, Any],
+        seed: int = 0,
+    ):
         self.factory = factory
-        self.object = None
-        self.failure = ""
+        self.columns = columns
+        self.seed = seed
+        self.line = Line()
 
-    @cached_property
-    def line(self) -> Line:
-        return Line()
-
-    def reset(self, columns: Mapping[str, Any], seed: int) -> Any:
-        """Make the object, and begin: with the columns of a row and a seed, as far as its `reset` takes them."""
+    def make(self) -> Any:
+        """Make the object."""
         self.object = self.factory()
-        if not hasattr(self.object, RESET):
+        return self.object
+
+    def reset(self) -> Any:
+        """Make the object, and begin: with the columns and the seed, as far as its `reset` takes them."""
+        made = self.make()
+        if not hasattr(made, RESET):
             return None
-        taken = inspect.signature(self.object.reset).parameters
-        passed = dict(columns)
-        if "seed" in taken:
-            passed.setdefault("seed", seed)
-        takes_all = any(one.kind is one.VAR_KEYWORD for one in taken.values())
-        if not takes_all:
+        taken = inspect.signature(made.reset).parameters
+        passed = {"seed": self.seed, **self.columns} if "seed" in taken else self.columns
+        if not any(one.kind is one.VAR_KEYWORD for one in taken.values()):
             passed = {name: passed[name] for name in taken if name in passed}
-        return self.object.reset(**deepcopy(passed))
+        return made.reset(**deepcopy(passed))
 
     def call(self, method: str, *texts: str, **arguments: Any) -> Any:
         """Call a method of the object."""
         return getattr(self.object, method)(*texts, **arguments)
 
-    def reward(self, timeout_s: float) -> Any:
-        """Return what `get_reward` says, from another thread. TimeoutError if that takes longer."""
-        asked = self.line.ask(partial(self.call, "get_reward"))
-        return asked.result(timeout_s)
-
     def close(self) -> None:
-        """Close the object, if it can be closed, and end its thread."""
-        if "line" in vars(self):
-            if hasattr(self.object, "close"):
-                self.line.ask(self.object.close)
-            self.line.work.put(None)
-            del self.line
+        """Close the object, if it can be closed, and end its thread. Once that has ended, nothing more is done."""
+        if hasattr(self.object, "close"):
+            self.line.ask(self.object.close)
+        self.line.end()
 
 
 def methods_of(name: str, factory: Any) -> dict[str, Any]:
     """Return the public methods of an environment by their names. What is no class is called, and its object closed."""
     if not callable(factory):
         raise UserError(f"the environment {name} makes no object", f"it is a {type(factory).__name__}", FORM, CONFIG)
-    if isinstance(factory, type):
-        return _public(factory)
-    sample = Environment(factory)
+    sample = Environment(factory, {})
     try:
-        sample.object = sample.line.ask(factory).result()
-        return _public(sample.object)
+        owner = factory if isinstance(factory, type) else sample.line.ask(sample.make).result()
+        public = [name for name in dir(owner) if not name.startswith("_")]
+        return {name: method for name in public if inspect.isroutine(method := getattr(owner, name))}
     except Exception as error:
         what = f"the environment {name} cannot be made"
         raise UserError(what, describe_failure(error), "correct the function", CONFIG) from error
     finally:
         sample.close()
-
-
-def _public(owner: Any) -> dict[str, Any]:
-    names = [name for name in dir(owner) if not name.startswith("_")]
-    values = {name: getattr(owner, name) for name in names}
-    return {name: value for name, value in values.items() if inspect.isroutine(value)}

@@ -17,25 +17,24 @@ from grpo.data.worlds.kinds import NOTHING_FOUND
 from grpo.engine.device.peers import Peers
 from grpo.tools.arguments import checker
 from grpo.tools.environment import NO_TOOLS, methods_of
-from grpo.tools.protocol import ToolProtocol
+from grpo.tools.protocol import Protocol
+from grpo.tools.tags import TagProtocol
 from grpo.tools.template import TemplateProtocol
 from grpo.tools.tools import Tools, close_tools
-from grpo.tools.workers import Function
-from rewards.own_names import describe_failure, find_object, made, tag_of
+from grpo.tools.workers import Function, NoAnswer
+from rewards.own_names import describe_failure, find_object, made
 from rewards.own_words import RESULT, STEP
-from rewards.prompts import with_tools
+from rewards.prompts import tag_of, with_tools
 
 RESERVED = ("think", "answer", "confidence", RESULT)  # tags with a meaning of their own
 NUM_PASSAGES = 3
 TEXTS = (inspect.Parameter.empty, str, "str", "typing.Any")
-FORM = "define it as f(query: str) -> str"
+FORM = "define it as f(query: str) -> str; for other arguments set tool_format: template"
 Functions = Mapping[str, Function]
 NONE: Functions = MappingProxyType({})
 
 
-def protocol_of(
-    config: TrainConfig, tokenizer: Any, objects: Functions = NONE
-) -> ToolProtocol | TemplateProtocol | None:
+def protocol_of(config: TrainConfig, tokenizer: Any, objects: Functions = NONE) -> Protocol | None:
     """Return how the tools of a configuration are called; None if it has none.
 
     By the chat template, unless tool_format says otherwise, a tool has no description, or the template writes no calls.
@@ -46,16 +45,13 @@ def protocol_of(
         return None
     limits = config.max_tool_calls, config.max_tool_result_tokens
 
-    def by_template() -> TemplateProtocol:
+    def by_template() -> Protocol:
         schemas, has_steps = _describe(config, objects)
         encoder = ChatEncoder(tokenizer, schemas)
         return TemplateProtocol(encoder, *limits, has_steps)
 
-    protocol = _if_typed(config, by_template)
-    if protocol:
-        return protocol
     tags = [tag_of(name) for name in config.tools]
-    return ToolProtocol(tags, ChatEncoder(tokenizer), *limits)
+    return _if_typed(config, by_template) or TagProtocol(tags, ChatEncoder(tokenizer), *limits)
 
 
 def encoder_of(config: TrainConfig, tokenizer: Any, objects: Functions = NONE) -> ChatEncoder:
@@ -66,30 +62,36 @@ def encoder_of(config: TrainConfig, tokenizer: Any, objects: Functions = NONE) -
 
 def build_tools(
     config: TrainConfig,
-    protocol: ToolProtocol | TemplateProtocol | None,
+    tokenizer: Any,
     objects: Functions = NONE,
     peers: Peers | None = None,
+    are_absent: bool = False,
 ) -> Tools | None:
-    """Return the tools of a configuration; None if it has none. protocol, objects: of `protocol_of`.
+    """Return the tools of a configuration; None if it has none. are_absent: who calls one gets no further.
 
-    UserError (exit 2 or 3) if one is not there, or cannot be called in that way.
+    UserError (exit 2 or 3) as in `protocol_of`, or if one is not there, or cannot be called in that way.
     """
+    protocol = protocol_of(config, tokenizer, objects)
     if not protocol:
         return None
-    functions = find_tools(config.tools, vars(config), objects, protocol.is_typed)
-    factory = config.environment and _factory(config, objects)
+    if are_absent:
+        functions: Functions = dict.fromkeys(map(tag_of, config.tools), unavailable)
+    else:
+        functions = find_tools(config.tools, vars(config), objects, protocol.is_typed)
+    factory = _factory(config.environment, objects) if config.environment else None
     return Tools(functions, protocol, config.tool_timeout_s, peers, factory, config.max_prompt_length)
+
+
+def unavailable(*texts: str, **arguments: Any) -> str:
+    """Stand for a tool that is not there."""
+    raise NoAnswer("there are no tools")
 
 
 def check_tools(config: TrainConfig, objects: Functions = NONE) -> None:
     """Find the tools of a configuration. UserError (exit 2 or 3) if one is not usable with any tokenizer."""
     described = _if_typed(config, lambda: _describe(config, objects))
-    is_typed = described is not None
-    found = find_tools(config.tools, vars(config), objects, is_typed)
+    found = find_tools(config.tools, vars(config), objects, is_typed=described is not None)
     close_tools(found)
-    if not is_typed:
-        for name in set(config.tools) & set(objects):
-            as_tool(name, objects[name])
 
 
 def system_prompt_of(config: TrainConfig, encoder: ChatEncoder) -> str | None:
@@ -114,8 +116,7 @@ def _if_typed(config: TrainConfig, make: Callable[[], Any]) -> Any:
         return None
 
 
-def _factory(config: TrainConfig, objects: Functions) -> Any:
-    name = config.environment
+def _factory(name: str, objects: Functions) -> Any:
     return objects.get(name) or find_object(name, "environment")
 
 
@@ -129,7 +130,7 @@ def _describe(config: TrainConfig, objects: Functions) -> tuple[list[Tool], bool
         found[tag_of(name)] = Search if name == SEARCH else objects.get(name) or find_object(name, "tool")
     has_steps = False
     if config.environment:
-        methods = methods_of(config.environment, _factory(config, objects))
+        methods = methods_of(config.environment, _factory(config.environment, objects))
         has_steps = STEP in methods
         found |= {name: method for name, method in methods.items() if name not in NO_TOOLS}
     if not (found or has_steps):
@@ -163,14 +164,12 @@ def find_tools(
         if tag in found or tag in (*RESERVED, *NO_TOOLS) or not re.fullmatch(r"[A-Za-z_]\w*", tag):
             why = "two tools have that name" if tag in found else "it is taken, or no name"
             raise UserError(f"the tool {name} cannot have the tag <{tag}>", why, "give it another name", CONFIG)
-        if name in objects:
-            found[tag] = objects[name]
-        elif name == SEARCH:
+        if name == SEARCH:
             from rewards.services import knowledge_base_path  # it imports SQLAlchemy
 
             found[tag] = Search(knowledge_base_path(options))
         else:
-            function = find_object(name, "tool")
+            function = objects.get(name) or find_object(name, "tool")
             found[tag] = made("tool", name, function) if is_typed else as_tool(name, function)
     return found
 
@@ -182,18 +181,13 @@ def as_tool(name: str, found: Any) -> Function:
     """
     function = made("tool", name, found)
     try:
-        parameters = inspect.signature(function).parameters.values()
-        needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-        shown = f"its parameters are ({', '.join(map(str, parameters))})"
-    except (TypeError, ValueError) as error:  # it cannot be called, or does not tell
-        raise UserError(f"the tool {name} is no function of a text", describe_failure(error), FORM, CONFIG) from None
-    why = ""
-    if len(needed) != 1 or needed[0].kind is needed[0].KEYWORD_ONLY:
-        why = "a call is one text between two tags; for others set tool_format: template"
-    elif needed[0].annotation not in TEXTS:
-        why = "a call is a text"
-    if why:
-        raise UserError(f"the tool {name} does not take one text", f"{shown}; {why}", FORM, CONFIG)
+        signature = inspect.signature(function)
+        signature.bind("")
+        first = next(iter(signature.parameters.values()))
+        if first.annotation not in TEXTS:
+            raise TypeError(f"{first} is no text")
+    except (TypeError, ValueError) as error:  # the latter, if it does not tell
+        raise UserError(f"the tool {name} is no function of one text", str(error), FORM, CONFIG) from None
     return function
 
 

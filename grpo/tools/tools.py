@@ -1,8 +1,9 @@
 """The tools of a run, as the sampler takes them: it pauses a completion at a call, and resumes it with the result."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from grpo.algorithm.schema import Call, Completion, Prompt
@@ -11,19 +12,9 @@ from grpo.base.storage import failpoint
 from grpo.data.messages import read_tools
 from grpo.engine.device.peers import Peers
 from grpo.tools.environment import RESET, Environment
-from grpo.tools.protocol import Request, ToolProtocol
-from grpo.tools.template import TemplateProtocol
-from grpo.tools.workers import Batch, Function, Workers
+from grpo.tools.protocol import Paused, Protocol, Request
+from grpo.tools.workers import Function, Job, Reply, Workers
 from rewards.own_words import STEP
-
-
-class NoTools(BaseException):
-    """There are no tools: no error of a tool's own, which a model may be told."""
-
-
-def unavailable(*texts: str, **arguments: Any) -> str:
-    """Stand for a tool that is not there: who calls it gets no further."""
-    raise NoTools("there are no tools")
 
 
 def close_tools(functions: Mapping[str, Function]) -> None:
@@ -34,7 +25,7 @@ def close_tools(functions: Mapping[str, Function]) -> None:
 
 
 class Tools:
-    """Tools by their names, and how completions call them.
+    """Tools by their names, and the calls of the completions that are generated now.
 
     peers: processes that hold one model together. The first one calls the tools, and all get the results. factory: of
     environments, one for each completion. max_prompt: tokens of a prompt with what an environment says first.
@@ -43,7 +34,7 @@ class Tools:
     def __init__(
         self,
         functions: Mapping[str, Function],
-        protocol: ToolProtocol | TemplateProtocol,
+        protocol: Protocol,
         timeout_s: float,
         peers: Peers | None = None,
         factory: Callable[[], Any] | None = None,
@@ -54,17 +45,10 @@ class Tools:
         self.peers = peers or Peers()
         self.factory = factory
         self.max_prompt = max_prompt
-        self.workers = Workers(timeout_s, protocol.max_chars)
+        self.workers = Workers(timeout_s, protocol.is_typed)
         self.ends = protocol.ends
-        self.environments: list[Environment] = []  # of the completions that are generated next
-
-    def begin(self) -> "Calls":
-        """Return the calls of the completions that are generated now."""
-        return Calls(self)
-
-    def shown(self) -> str:
-        """Return how tools are called, with a call and its result as the model sees them."""
-        return f"by {'the chat template' if self.protocol.is_typed else 'tags'}: {self.protocol.shown}"
+        self.environments: list[Environment] = []  # of each completion
+        self.paused: dict[int, Paused] = {}
 
     def reset(
         self,
@@ -78,34 +62,30 @@ class Tools:
         """
         if not self.factory:
             return prompts
+        self.begin()
         self._close_environments()
-        self.environments = [Environment(self.factory) for _ in seeds]
-        begin = partial(self._reset, prompts, num_generations, seeds)
-        replies = self.peers.of_first(begin)
-        for environment, (_, failure) in zip(self.environments, replies, strict=True):
-            environment.failure = failure
+        begun = zip(prompts, seeds[::num_generations], strict=True)
+        rows = [(prompt.columns, seed) for prompt, seed in begun for _ in range(num_generations)]
+        self.environments = [Environment(self.factory, *row) for row in rows]
+        replies = self.peers.of_first(self._reset)
+        for number, environment in enumerate(self.environments):
+            environment.said, environment.failure = replies[number]
         opened = []
         for number, prompt in enumerate(prompts):
             first = number * num_generations
-            group = replies[first : first + num_generations]
-            texts = {text for text, failure in group if not failure}
-            opened.append(self._opened(prompt, texts - {None}))
+            group = self.environments[first : first + num_generations]
+            texts = {environment.said for environment in group if environment.said}
+            opened.append(self._opened(prompt, texts))
         return opened
 
-    def _reset(
-        self,
-        prompts: list[Prompt],
-        num_generations: int,
-        seeds: Sequence[int],
-    ) -> list[Any]:
-        batch = Batch(self.workers)
+    def _reset(self) -> dict[int, Reply]:
+        """Begin all environments; return what they say."""
         for number, environment in enumerate(self.environments):
-            group = number // num_generations
-            seed = seeds[group * num_generations]
-            begin = partial(environment.reset, prompts[group].columns, seed)
-            batch.add(number, begin, line=environment.line, may_end=True)
-        replies = batch.all()
-        return [replies[number] for number in range(len(seeds))]
+            self.workers.add(Job(number, partial(environment.reset), environment.line, may_end=True))
+        replies: dict[int, Reply] = {}
+        while len(replies) < len(self.environments):
+            replies |= self.workers.replies(wait=True)
+        return replies
 
     def _opened(self, prompt: Prompt, texts: set[str]) -> Prompt:
         """Return a prompt whose last message of the user goes on with what environments say, all of them the same."""
@@ -127,9 +107,43 @@ class Tools:
         messages = tuple(turns) if prompt.messages else ()
         return replace(prompt, text=text, ids=tuple(ids), messages=messages)
 
-    def _close_environments(self) -> None:
-        for environment in self.environments:
-            environment.close()
+    def begin(self) -> "Tools":
+        """Forget the calls of earlier completions."""
+        self.workers.forget()
+        self.paused = {}
+        return self
+
+    def pause(self, number: int, completion: Completion, limit: int) -> bool:
+        """Cut a completion after its first new call, and begin this; return False if there is none."""
+        if self.environments:
+            environment = completion.environment = self.environments[number]
+            if environment.failure:
+                self._add(Paused(completion, [Request(RESET, "", 0)], 0, [""]), environment.failure)
+                return False
+        paused = self.protocol.find(completion, limit)
+        if not paused:
+            return False
+        self.paused[number] = paused
+        failpoint("call-paused")
+        self._call_next(number)
+        return True
+
+    def take(self, wait: bool) -> list[tuple[int, Completion, bool]]:
+        """Return the paused completions whose calls are over, with what these gave, and whether they go on."""
+        taken = []
+        replies = self.peers.of_first(lambda: self.workers.replies(wait))
+        for number, (result, failure) in replies:
+            paused = self.paused[number]
+            paused.results.append(result or "")
+            if not failure and len(paused.results) < len(paused.requests):
+                self._call_next(number)
+                continue
+            del self.paused[number]
+            goes_on = not failure and result is not None
+            if goes_on or failure:
+                self._add(paused, failure)
+            taken.append((number, paused.completion, goes_on))
+        return taken
 
     def close(self) -> None:
         """End the threads, and what the tools hold."""
@@ -137,120 +151,41 @@ class Tools:
         self.workers.close()
         close_tools(self.functions)
 
+    def _close_environments(self) -> None:
+        for environment in self.environments:
+            environment.close()
 
-@dataclass
-class Paused:
-    """A completion up to its calls, these, and what they have given so far."""
-
-    completion: Completion
-    requests: list[Request]
-    results: list[str | None] = field(default_factory=list)
-
-
-class Calls:
-    """The calls within the completions of one `sample`."""
-
-    def __init__(self, tools: Tools):
-        self.functions = tools.functions
-        self.protocol = tools.protocol
-        self.peers = tools.peers
-        self.environments = dict(enumerate(tools.environments))
-        self.batch = Batch(tools.workers)
-        self.paused: dict[int, Paused] = {}
-
-    def pause(self, number: int, completion: Completion, limit: int) -> bool:
-        """Cut a completion after its first new call, and begin this; return False if there is none."""
-        completion.environment = self.environments.get(number)
-        if completion.environment and completion.environment.failure:
-            begun = Request(RESET, "", 0, 0, 0)
-            self._add(completion, [begun], [], [""], completion.environment.failure)
-            return False
-        requests = self.protocol.find(completion, limit)
-        if not requests:
-            return False
-        kept = slice(requests[0].length)
-        begun = replace(
-            completion,
-            ids=completion.ids[kept],
-            logps=completion.logps[kept],
-            cuts=completion.cuts[kept],
-        )
-        self.paused[number] = Paused(begun, requests)
-        failpoint("call-paused")
-        self._begin_next(number)
-        return True
-
-    def _begin_next(self, number: int) -> None:
+    def _call_next(self, number: int) -> None:
         """Begin the first call of a paused completion that has not been made."""
         if self.peers.rank:
             return
         paused = self.paused[number]
         request = paused.requests[len(paused.results)]
-        environment = paused.completion.environment
+        texts = [request.query] if request.arguments is None else []
+        function, line = self.functions.get(request.tool), None
         if request.error:
-            self.batch.add(number, partial(str, request.error))
-        elif request.tool in self.functions:
-            function = self.functions[request.tool]
-            if request.arguments is None:
-                self.batch.add(number, partial(function, request.query))
-            else:
-                call = partial(function, **request.arguments)
-                self.batch.add(number, call, is_told=True)
-        elif request.tool == STEP:
-            call = partial(environment.call, STEP, request.query)
-            self.batch.add(number, call, line=environment.line, may_end=True)
-        else:
-            call = partial(environment.call, request.tool, **request.arguments)
-            self.batch.add(number, call, line=environment.line, is_told=True)
+            function, texts = str, [request.error]
+        elif not function:
+            environment = paused.completion.environment
+            function, line = partial(environment.call, request.tool), environment.line
+        call = partial(function, *texts, **(request.arguments or {}))
+        self.workers.add(Job(number, call, line, may_end=request.tool == STEP))
 
-    def take(self, wait: bool) -> list[tuple[int, Completion, bool]]:
-        """Return the paused completions whose calls are over, with what these gave, and whether they go on."""
-        taken = []
-        replies = self.peers.of_first(lambda: self.batch.replies(wait))
-        for number, (result, failure) in replies:
-            paused = self.paused[number]
-            completion = paused.completion
-            requests = paused.requests
-            paused.results.append(result)
-            if not failure and len(paused.results) < len(requests):
-                self._begin_next(number)
-                continue
-            del self.paused[number]
-            goes_on = not failure and result is not None
-            if goes_on:
-                ids, said = self.protocol.given(requests, paused.results)
-                self._add(completion, requests, ids, said)
-            elif failure:
-                self._add(completion, requests, [], paused.results, failure)
-            taken.append((number, completion, goes_on))
-        return taken
-
-    def _add(
-        self,
-        completion: Completion,
-        requests: Sequence[Request],
-        given: Sequence[int],
-        said: Sequence[str],
-        failure: str = "",
-    ) -> None:
+    def _add(self, paused: Paused, failure: str) -> None:
         """Add the results of calls to their completion, or end this because the last of them has none."""
+        completion, requests, said = paused.completion, paused.requests, paused.results
+        given: list[int] = []
+        if not failure:
+            given, said = self.protocol.given(paused)
         start = len(completion.ids)
         completion.ids += given
         completion.logps += [0.0] * len(given)
         completion.cuts += [float("-inf")] * len(given)
-        ends = [request.place for request in requests[1 : len(said)]]
-        ends.append(len(self.protocol.encoder.decode(completion.ids)))
-        for request, result, end in zip(requests, said, ends, strict=False):
-            call = Call(
-                request.tool,
-                request.query,
-                result,
-                start,
-                start,
-                span=(request.place, end),
-                is_turn=self.protocol.is_typed,
-            )
-            completion.calls.append(call)
+        places = [request.place for request in requests[: len(said)]]
+        places.append(len(self.protocol.encoder.decode(completion.ids)))
+        for request, result, span in zip(requests, said, pairwise(places), strict=False):
+            is_turn = self.protocol.is_typed
+            completion.calls.append(Call(request.tool, request.query, result, start, start, span, is_turn=is_turn))
         last = completion.calls[-1]
         completion.calls[-1] = replace(last, end=start + len(given), failure=failure)
         if failure:

@@ -13,10 +13,10 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, field
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any
 
 from grpo.base.errors import reason
@@ -31,17 +31,16 @@ ADDRESS = re.compile("at 0x[0-9a-f]+>")  # in the text of a generator, a functio
 POLL_SECONDS, INSTANT_SECONDS = 0.002, 0.05
 
 
+class NoAnswer(BaseException):
+    """Nobody has answered a call: no error of a tool's own, which a model may be told."""
+
+
 class Line:
     """A thread of its own that does one piece of work after the other. What can be awaited has one event loop there."""
 
     def __init__(self) -> None:
-        self.work: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
+        self.work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         threading.Thread(target=self._serve, name="tool", daemon=True).start()
-
-    def _serve(self) -> None:
-        with closing(asyncio.Runner()) as self.runner:
-            while work := self.work.get():
-                work()
 
     def ask(self, work: Callable[[], Any]) -> Future:
         """Do some work after all that was asked before, and return its result."""
@@ -49,171 +48,133 @@ class Line:
         self.work.put(partial(self._settle, future, work))
         return future
 
-    def result_of(self, value: Any) -> Any:
-        """Return a value, or on this thread what comes of awaiting it."""
-        return self.runner.run(_result_of(value)) if inspect.isawaitable(value) else value
+    def end(self) -> None:
+        """End the thread after all that was asked."""
+        self.work.put(None)
+
+    def _serve(self) -> None:
+        with closing(asyncio.Runner()) as self.runner:
+            while work := self.work.get():
+                work()
 
     def _settle(self, future: Future, work: Callable[[], Any]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
         try:
-            future.set_result(self.result_of(alone(work)))
+            value = alone(work)
+            future.set_result(self.runner.run(_result_of(value)) if inspect.isawaitable(value) else value)
         except BaseException as error:  # no signal arrives on these threads
             future.set_exception(error)
 
 
 @dataclass
 class Job:
-    """A call under way: where its reply goes, and until when it is waited for.
+    """A call.
 
-    line: the thread that makes it, if it is of an environment. is_told: what it raises is its result. may_end: None is
-    a result, too.
+    line: the thread that makes it, if it is of an environment. may_end: None is a result, and an error has none.
+    due: until when it is waited for.
     """
 
     number: int
     call: partial
-    done: "SimpleQueue[tuple[int, Reply]]"
     line: Line | None = None
-    is_told: bool = False
     may_end: bool = False
     due: float = 0.0
-    is_over: bool = False  # it has replied, or was given up
-    future: Future | None = None  # of an `async def`
+    future: Future = field(default_factory=Future)
 
 
 class Workers:
-    """The threads of a run's tools. timeout_s: of a call. max_chars: of a result; the rest is cut off."""
+    """Calls in the order in which they were asked for, MAX_RUNNING at a time.
 
-    def __init__(self, timeout_s: float, max_chars: int):
-        self.timeout_s, self.max_chars = timeout_s, max_chars
-        self.lock = threading.Lock()
-        self.num_hung = 0  # calls that were given up and have not ended
+    timeout_s: of a call. is_typed: what a tool raises is its result.
+    """
+
+    def __init__(self, timeout_s: float, is_typed: bool):
+        self.timeout_s = timeout_s
+        self.is_typed = is_typed
+        self.waiting: deque[Job] = deque()
+        self.running: list[Job] = []
+        self.hung: list[Future] = []  # calls that were given up
         self.loop = EventLoop("tools")
 
-    def start(self, job: Job) -> None:
-        """Begin a call."""
-        if self.num_hung >= MAX_HUNG:
-            job.is_over = True
-            job.done.put((job.number, ("", f"not called: {MAX_HUNG} calls of tools hang")))
-            return
-        job.due = time.monotonic() + self.timeout_s
-        if is_async(job.call.func) and not job.line:
-            job.future = self.loop.run(self._await(job))
-            job.future.add_done_callback(lambda future: self._end(job, _reply_of(future)))
-            return
-        line = job.line or Line()
-        line.work.put(partial(self._call, job, line))
-        if not job.line:
-            line.work.put(None)
-
-    def give_up(self, job: Job) -> bool:
-        """Wait for a call no longer; return False if it has replied in the meantime."""
-        with self.lock:
-            if job.is_over:
-                return False
-            job.is_over = True
-            self.num_hung += 1
-        if job.future:
-            job.future.cancel()
-        return True
-
-    def close(self) -> None:
-        """End the event loop; the threads of calls that hang end with the process."""
-        self.loop.close()
-
-    def _end(self, job: Job, reply: Reply) -> None:
-        """Pass on the reply of a call, unless it was given up."""
-        with self.lock:
-            if job.is_over:
-                self.num_hung -= 1
-                return
-            job.is_over = True
-        job.done.put((job.number, reply))
-
-    def _call(self, job: Job, line: Line) -> None:
-        try:
-            value = line.result_of(alone(job.call))
-            reply = self._reply(job, value)
-        except BaseException as error:  # no signal arrives on these threads
-            reply = _failed(job, error)
-        self._end(job, reply)
-
-    async def _await(self, job: Job) -> Reply:
-        try:
-            return self._reply(job, await job.call())
-        except BaseException as error:
-            return _failed(job, error)
-
-    def _reply(self, job: Job, value: Any) -> Reply:
-        if job.may_end:  # an environment's own words
-            return value if value is None else str(value), ""
-        is_nothing = value is None and job.is_told  # a method may only change a state
-        return _text_of(str(value) if is_nothing else value)[: self.max_chars], ""
-
-
-class Batch:
-    """Calls in the order in which they were asked for, MAX_RUNNING at a time."""
-
-    def __init__(self, workers: Workers):
-        self.workers, self.done = workers, SimpleQueue()
-        self.waiting: deque[Job] = deque()
-        self.running: dict[int, Job] = {}
-
-    def add(self, number: int, call: partial, **options: Any) -> None:
-        """Ask for a call, and begin it if few are under way. options: of the Job."""
-        self.waiting.append(Job(number, call, self.done, **options))
+    def add(self, job: Job) -> None:
+        """Ask for a call, and begin it if few are under way."""
+        self.waiting.append(job)
         self._begin()
 
     def replies(self, wait: bool) -> list[tuple[int, Reply]]:
         """Return the replies that have come, by the numbers of their calls. wait: for one, 50 ms at most."""
         latest = time.monotonic() + INSTANT_SECONDS
-        found = self._come()
-        while wait and not found and time.monotonic() < latest:
+        while not (found := self._come()) and wait and time.monotonic() < latest:
             time.sleep(POLL_SECONDS)
-            found = self._come()
         return found
 
-    def all(self) -> dict[int, Reply]:
-        """Wait for all replies."""
-        found: dict[int, Reply] = {}
-        while self.running:
-            found |= self.replies(wait=True)
-        return found
+    def forget(self) -> None:
+        """Wait for no call any longer."""
+        self.waiting.clear()
+        self.running.clear()
+
+    def close(self) -> None:
+        """End the event loop; the threads of calls that hang end with the process."""
+        self.loop.close()
 
     def _begin(self) -> None:
         while self.waiting and len(self.running) < MAX_RUNNING:
             job = self.waiting.popleft()
-            self.running[job.number] = job
-            self.workers.start(job)
+            self.running.append(job)
+            job.due = time.monotonic() + self.timeout_s
+            self.hung = [future for future in self.hung if not future.done()]
+            if len(self.hung) >= MAX_HUNG:
+                job.future.set_exception(NoAnswer(f"not called: {MAX_HUNG} calls of tools hang"))
+            elif job.line:
+                job.future = job.line.ask(job.call)
+            elif is_async(job.call.func):
+                job.future = self.loop.run(job.call())
+            else:
+                line = Line()
+                job.future = line.ask(job.call)
+                line.end()
 
     def _come(self) -> list[tuple[int, Reply]]:
-        now, late = time.monotonic(), f"no answer within {self.workers.timeout_s:g} s (tool_timeout_s)"
-        overdue = [job for job in self.running.values() if job.due < now and not job.is_over]
-        found = [(job.number, ("", late)) for job in overdue if self.workers.give_up(job)]
-        with suppress(Empty):
-            while True:
-                found.append(self.done.get_nowait())
-        for number, _ in found:
-            del self.running[number]
+        now = time.monotonic()
+        found = []
+        for job in list(self.running):
+            if job.future.done() or job.due < now:
+                self.running.remove(job)
+                found.append((job.number, self._reply(job)))
         self._begin()
         return found
+
+    def _reply(self, job: Job) -> Reply:
+        """Return the reply of a call that is over, or was given up."""
+        future = job.future
+        if not future.done():
+            future.cancel()
+            self.hung.append(future)
+            return "", f"no answer within {self.timeout_s:g} s (tool_timeout_s)"
+        if future.cancelled():
+            return "", "its event loop has ended"
+        error = future.exception()
+        if not error:
+            value = future.result()
+            if value is None and job.may_end:
+                return None, ""
+            try:
+                return self._text_of(value), ""
+            except Exception as failure:
+                error = failure
+        if self.is_typed and not job.may_end and isinstance(error, Exception):
+            return without_secrets(f"Error: {reason(error)}"), ""
+        return "", without_secrets(describe_failure(error))
+
+    def _text_of(self, value: Any) -> str:
+        """Return a result as text. TypeError for nothing, for bytes, and for what only an address stands for."""
+        text = str(value)
+        is_missing = value is None and not self.is_typed  # a method may only change a state
+        if is_missing or isinstance(value, bytes | bytearray) or ADDRESS.search(text):
+            raise TypeError(f"the tool returned a {type(value).__name__}; let it return a text")
+        return text
 
 
 async def _result_of(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
-
-
-def _reply_of(future: Future) -> Reply:
-    return ("", "its event loop has ended") if future.cancelled() else future.result()
-
-
-def _text_of(value: object) -> str:
-    """Return a result as text. TypeError for nothing, for bytes, and for what only an address stands for."""
-    text = str(value)
-    if value is None or isinstance(value, bytes | bytearray) or ADDRESS.search(text):
-        raise TypeError(f"the tool returned a {type(value).__name__}; let it return a text")
-    return text
-
-
-def _failed(job: Job, error: BaseException) -> Reply:
-    if job.is_told and isinstance(error, Exception):
-        return without_secrets(f"Error: {reason(error)}"), ""
-    return "", without_secrets(describe_failure(error))

@@ -129,8 +129,16 @@ def loses_files(prompts, completions, **columns):
 # --- tools ---------------------------------------------------------------------------------------------------------
 
 
+def hang(name: str) -> None:
+    """Never come back, if this is HANGS, and the file AFTER is there."""
+    if os.environ.get("HANGS") == name and Path(os.environ["AFTER"]).exists():
+        Path(os.environ["GENERATING"]).touch()
+        threading.Event().wait()
+
+
 def search(query: str) -> str:
     """Takes a while with every other query."""
+    hang("search")
     time.sleep(0.005 * (len(query) % 2))
     return f"found {query}"
 
@@ -147,6 +155,7 @@ class closed:
 
 class Till:
     def reset(self, question, seed, **row):
+        hang("reset")
         self.paid = seed % 5
         return f" Pay {self.paid}."
 
@@ -156,21 +165,17 @@ class Till:
         Args:
             amount: How much.
         """
+        hang("pay")
         self.paid += amount
         return f"{self.paid} paid"
 
     def step(self, text: str):
+        hang("step")
         return "pay more" if self.paid % 3 else None
 
     def get_reward(self):
+        hang("get_reward")
         return self.paid / 10
-
-
-class endless:
-    @staticmethod
-    def search(query: str) -> str:
-        Path(os.environ["GENERATING"]).touch()
-        threading.Event().wait()
 
 
 # --- setups --------------------------------------------------------------------------------------------------------

@@ -6,42 +6,50 @@ import pytest
 from chat_templates import write_calling_checkpoint
 from making import read_lines, write_tool_checkpoint
 
+CALL = '<tool_call>\n{"name": "pay", "arguments": {"amount": 2}}\n</tool_call>'
 KEYS = {
-    "tools": ["fakes:search", "fakes:shout"],
-    "reward_funcs": ["fakes:mixed", "tool_cost"],
-    "reward_weights": [1, 0.3],
-    "max_completion_length": 50,
-    "max_tool_result_tokens": 6,
-    "max_tool_calls": 2,
+    "tags": {
+        "tools": ["fakes:search", "fakes:shout"],
+        "reward_funcs": ["fakes:mixed", "tool_cost"],
+        "reward_weights": [1, 0.3],
+        "max_completion_length": 50,
+        "max_tool_result_tokens": 6,
+        "max_tool_calls": 2,
+    },
+    "environment": {
+        "environment": "fakes:Till",
+        "reward_funcs": ["fakes:Till", "fakes:mixed"],
+        "max_prompt_length": 1500,
+        "max_completion_length": 120,
+        "max_tool_result_tokens": 12,
+    },
 }
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return write_tool_checkpoint(tmp_path_factory.mktemp("tools"))
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    typed = write_calling_checkpoint(folder / "typed", [CALL])
+    return {"tags": write_tool_checkpoint(folder / "tags"), "environment": typed}
 
 
 @pytest.fixture
-def make_calling(make_run, model):
-    """Make a run of a model that calls tools."""
-    return lambda name="run", **keys: make_run(name, model, **{**KEYS, **keys})
+def make_calling(make_run, models):
+    """Make a run of a model that calls tools in this way."""
+    return lambda kind="tags", name="run", **keys: make_run(name, models[kind], **{**KEYS[kind], **keys})
 
 
 def told(run):
     """All that the run's completions say, and what they called, sorted: ranks write theirs in another order."""
     return sorted(
-        (row["completion"], str(row.get("tool_calls")))
+        (row["completion"], str(row.get("tool_calls")), str(row["rewards"]))
         for path in sorted((run.folder / "completions").iterdir())
         for row in read_lines(path)
     )
 
 
-def test_an_environment_killed_in_the_middle_of_a_turn_goes_on_bit_for_bit(make_run, tmp_path):
-    call = '<tool_call>\n{"name": "pay", "arguments": {"amount": 2}}\n</tool_call>'
-    model = write_calling_checkpoint(tmp_path / "model", [call])
-    keys = {"environment": "fakes:Till", "reward_funcs": ["fakes:Till"], "max_prompt_length": 1500}
-    keys |= {"max_completion_length": 120, "max_tool_result_tokens": 12}
-    run, whole = (make_run(name, model, **keys) for name in ("run", "whole"))
+def test_an_environment_killed_in_the_middle_of_a_turn_goes_on_bit_for_bit(make_calling):
+    run, whole = make_calling("environment"), make_calling("environment", "whole")
     whole.train()
     assert sum(line["tools/call_frequency"] for line in whole.lines) > 1
     run.train(FAILPOINT="call-paused:9", code=-SIGKILL)
@@ -49,8 +57,9 @@ def test_an_environment_killed_in_the_middle_of_a_turn_goes_on_bit_for_bit(make_
     assert run.equals(whole) and told(run) == told(whole)
 
 
-def test_two_ranks_and_two_shards_train_what_one_process_trains(make_calling):
-    one, ranks, shards = (make_calling(f"batch_{size}", per_device_train_batch_size=size) for size in (16, 8, 17))
+@pytest.mark.parametrize("kind", ["tags"])
+def test_two_ranks_and_two_shards_train_what_one_process_trains(make_calling, kind):
+    one, ranks, shards = (make_calling(kind, f"batch_{size}", per_device_train_batch_size=size) for size in (16, 8, 17))
     one.train()
     ranks.train_ranks()
     shards.train_ranks("tensor_parallel_size=2", "per_device_train_batch_size=16")
@@ -68,9 +77,16 @@ def test_a_tool_that_always_fails_ends_the_run_saved(make_calling):
     assert all("the library is closed" in row["reasons"]["fakes:mixed"] for row in failed)
 
 
-def test_a_signal_ends_a_run_whose_tool_hangs(make_calling, tmp_path):
-    run = make_calling(tools=["fakes:endless.search"], tool_timeout_s=1000)
-    child = run.start(setup="short_grace", GENERATING=str(tmp_path / "generating"))
-    child.until((tmp_path / "generating").exists)
+@pytest.mark.parametrize("method", ["search", "reset", "pay", "step", "get_reward"])
+def test_a_signal_ends_a_run_whose_tool_hangs_and_loses_nothing(make_calling, tmp_path, method):
+    kind, begun = "tags" if method == "search" else "environment", tmp_path / "begun"
+    keys = {"tools": ["fakes:search"]} if kind == "tags" else {}
+    run, whole = (make_calling(kind, name, tool_timeout_s=1000, **keys) for name in ("run", "whole"))
+    child = run.start(setup="short_grace", HANGS=method, AFTER=str(run.checkpoint(1)), GENERATING=str(begun))
+    child.until(begun.exists)
     child.signal(SIGTERM)
-    child.ends(143)
+    child.ends(143, timeout_s=300)
+    assert run.saved_step(exit_code=143) >= 1
+    run.resume()
+    whole.train()
+    assert run.equals(whole) and told(run) == told(whole)

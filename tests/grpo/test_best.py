@@ -12,11 +12,7 @@ from grpo.run.saved import find_saved
 
 
 def best_of(tmp_path, name, before, step=0):
-    """A Best whose run writes no policy, and the steps that it kept."""
-    kept = []
-    run = SimpleNamespace(path=tmp_path, say=lambda text: None)
-    run.save_policy = lambda folder, policy, notes: kept.append(policy)
-    return Best(name, run, before, step), kept
+    return Best(name, SimpleNamespace(path=tmp_path, say=lambda text: None), before, step)
 
 
 @pytest.mark.parametrize(
@@ -32,9 +28,9 @@ def best_of(tmp_path, name, before, step=0):
 def test_only_what_is_better_than_all_before_is_kept(tmp_path, case):
     name, before, later, wanted = re.split("[:,;] ?", case)
     metrics = [{} if value == "-" else {name: float(value)} for value in (before, *later.split())]
-    best, kept = best_of(tmp_path, name if "another" not in name else None, metrics[0])
+    best, kept = best_of(tmp_path, name if "another" not in name else None, metrics[0]), []
     for step, measured in enumerate(metrics[1:]):
-        best.offer(step, measured, str(step))
+        best.offer(step, measured, lambda folder, notes: kept.append(str(notes["best.json"]["step"])))
     assert kept == wanted.split()
 
 
@@ -43,15 +39,15 @@ def test_a_resumed_run_knows_the_best_of_before_unless_it_repeats_it(tmp_path):
     note = {"metric": "eval/accuracy", "step": 6, "value": 0.8}
     (tmp_path / "best/best.json").write_text(json.dumps(note))
     for step, metric, value in ((8, "eval/accuracy", 0.8), (4, "eval/accuracy", 0.1), (8, "eval/reward", 0.1)):
-        assert best_of(tmp_path, metric, {metric: 0.1}, step)[0].value == value
-    assert best_of(tmp_path, "eval/accuracy", {"eval/accuracy": 0.1}, 0)[0].value == 0.1
+        assert best_of(tmp_path, metric, {metric: 0.1}, step).value == value
+    assert best_of(tmp_path, "eval/accuracy", {"eval/accuracy": 0.1}, 0).value == 0.1
 
 
 @pytest.mark.parametrize("note", ["", '{"metric": "eval/re', "[]", "[" * 9999])
 def test_a_torn_note_is_as_good_as_none(tmp_path, note):
     (tmp_path / "best").mkdir()
     (tmp_path / "best/best.json").write_text(note)
-    assert best_of(tmp_path, "eval/reward", {"eval/reward": 0.1}, 8)[0].value == 0.1
+    assert best_of(tmp_path, "eval/reward", {"eval/reward": 0.1}, 8).value == 0.1
 
 
 def test_a_run_keeps_its_best_policy(chat_checkpoint, tmp_path):

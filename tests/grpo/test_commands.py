@@ -43,23 +43,6 @@ def adapter(chat_checkpoint, tmp_path_factory):
     return folder
 
 
-def test_export_merges_and_copies(adapter, tmp_path):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    peft = pytest.importorskip("peft")
-    command("grpo.export", adapter, tmp_path / "merged", "--merge")
-    command("grpo.export", adapter, tmp_path / "adapter", new_interpreter=True)
-    ids = torch.arange(5, 25)[None]
-    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")(ids).logits
-    base = json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"]
-    for folder in (adapter, tmp_path / "adapter"):
-        theirs = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), folder)(ids).logits
-        assert (merged - theirs).abs().max() <= 2e-5
-    assert AutoTokenizer.from_pretrained(tmp_path / "merged").chat_template
-    run = command("grpo.export", adapter, tmp_path / "merged", "--merge", code=2)
-    assert run.stderr.startswith("error: ") and "not empty" in run.stderr
-
-
 def test_export_of_a_training_checkpoint_with_full_fine_tuning(chat_checkpoint, tmp_path):
     from safetensors.torch import load_file
 
@@ -138,7 +121,7 @@ MISTAKES = [
 def test_mistakes_end_in_three_lines_and_the_right_code(tmp_path, line, code, part):
     write_rows(tmp_path / "in.jsonl", [{"completion": "x"}])
     words = line.replace("{tmp}", str(tmp_path)).split()
-    run = command(*words, code=code, new_interpreter=words[0] == "grpo.evaluate")
+    run = command(*words, code=code, new_interpreter=words[0] == "grpo.evaluate" or part == "is not empty")
     assert part in run.stderr and "fix: " in run.stderr
 
 
@@ -150,8 +133,3 @@ def test_without_a_name_all_commands_are_listed():
     }
     names = {name.removesuffix(".__main__") for name in names} - {"grpo"} | {"grpo.minimal"}
     assert listed == names and "`python -m grpo` lists them" in command("grpo", "grpo.trains x", code=2).stderr
-
-
-def test_libraries_draw_no_bars_where_there_is_no_terminal(adapter, tmp_path):
-    run = command("grpo.export", adapter, tmp_path / "out", "--merge", new_interpreter=True)
-    assert "%|" not in run.stderr and "it/s" not in run.stderr

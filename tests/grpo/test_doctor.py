@@ -240,15 +240,6 @@ def test_the_tiny_config_is_well(capsys, tmp_path, monkeypatch):
     assert seen.code == 0 and "stage 1" in seen.text
 
 
-def test_a_line_ends_at_the_width_of_the_terminal(monkeypatch):
-    finding = doctor.Finding("data", False, f"error: {'word ' * 40}\nwhy: x\nfix: {'word ' * 40}")
-    monkeypatch.setattr(doctor.sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(doctor, "terminal_columns", lambda: 80)
-    lines = finding.line().splitlines()
-    assert max(map(len, lines)) < 80 and all(line.startswith(doctor.INDENT) for line in lines[1:])
-    assert [line.split()[0] for line in lines].count("word") == len(lines) - 3
-
-
 def test_one_fault_fails_once(config, capsys, monkeypatch):
     """The same error by two checks."""
 

@@ -18,7 +18,7 @@ from transformers import TrainingArguments
 
 from bench import peers
 from grpo.config.options import LossKeys, SamplingKeys, SftConfig, TrainConfig
-from grpo.config.other_words import ALIASES, IGNORED, REFUSED, SWITCH_NAMES, SWITCHES, find_match, readings
+from grpo.config.other_words import ALIASES, IGNORED, REFUSED, SWITCH_NAMES, SWITCHES, find_match
 from rewards.registry import build_rewards
 
 LLAMA_FACTORY = (
@@ -104,13 +104,6 @@ def test_no_pattern_hides_a_key_of_ours():
         for wrong in (name + "x", name[:-1], name.replace("_", "", 1)):
             if not wrong.startswith("vllm") and wrong not in IGNORED:
                 assert find_match([*REFUSED, *IGNORED], wrong) is None, wrong
-
-
-def test_the_names_that_a_name_in_sections_may_stand_for(tmp_path):
-    assert list(readings("training.lora.rank")) == ["training_lora_rank", "lora_rank", "rank"]
-    assert list(readings("eval.steps")) == ["eval_steps"]
-    config, _ = load(tmp_path, "data: {path: rows}\n", "model.path=x", model_name_or_path=None, dataset_id_or_path=None)
-    assert (config.model_name_or_path, config.dataset_id_or_path) == ("x", "rows")
 
 
 def test_rewards_of_the_math_guide_set_the_values_of_the_reward(tmp_path):

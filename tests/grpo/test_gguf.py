@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from grpo.config.options import TrainConfig
 from grpo.engine.model import gguf as ours
 from grpo.export import main as export
-from grpo.policy import find_parts, load_for_inference, load_policy
+from grpo.policy import load_for_inference, load_policy
 
 gguf = pytest.importorskip("gguf", reason="needs the package gguf")
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
@@ -91,6 +91,10 @@ def vocabulary(chat):
     return json.loads((chat / "config.json").read_text())["vocab_size"]
 
 
+def written(tmp_path, chat, seed=0):
+    return write_checkpoint(tmp_path / "model", "llama", seed, vocab_size=vocabulary(chat))
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("tied", [True, False])
 def test_every_family_comes_out_as_it_went_in(family, tied, tmp_path, chat):
@@ -115,7 +119,7 @@ def ours_tensors(folder):
 def test_the_tokenizer_and_its_template_come_along(tmp_path, chat):
     from transformers import AutoTokenizer
 
-    folder = write_checkpoint(tmp_path / "model", "llama", vocab_size=vocabulary(chat))
+    folder = written(tmp_path, chat)
     policy = load_for_inference(TrainConfig(model_name_or_path=str(write_gguf(tmp_path / "m.gguf", folder, chat))), CPU)
     theirs = AutoTokenizer.from_pretrained(chat)
     text = theirs.apply_chat_template([{"role": "user", "content": "What is 3 + 4?"}], tokenize=False)
@@ -127,7 +131,7 @@ def test_the_tokenizer_and_its_template_come_along(tmp_path, chat):
 
 
 def test_a_quantised_file_is_read_as_it_is_and_says_what_it_lost(tmp_path, chat, capsys):
-    folder = write_checkpoint(tmp_path / "model", "llama", vocab_size=vocabulary(chat))
+    folder = written(tmp_path, chat)
     kind = gguf.GGMLQuantizationType.Q8_0
     out = ours.open_gguf(str(write_gguf(tmp_path / "m.gguf", folder, chat, kind)))
     assert "14 of Q8_0 tensors were rounded" in capsys.readouterr().err
@@ -140,35 +144,26 @@ def test_a_quantised_file_is_read_as_it_is_and_says_what_it_lost(tmp_path, chat,
 
 def test_a_file_is_converted_once_in_several_shards_and_again_when_it_changes(tmp_path, chat, capsys, monkeypatch):
     monkeypatch.setattr(ours, "FILE_BYTES", 20_000)
-    folder = write_checkpoint(tmp_path / "model", "llama", vocab_size=vocabulary(chat))
+    folder = written(tmp_path, chat)
     file = write_gguf(tmp_path / "m.gguf", folder, chat)
     first = ours.open_gguf(str(file))
     assert len(list(first.glob("*.safetensors"))) > 1 and load(first).config.num_layers == 2
     capsys.readouterr()
     assert ours.open_gguf(str(file)) == first and not capsys.readouterr().err
-    write_gguf(file, write_checkpoint(tmp_path / "other", "llama", seed=1, vocab_size=vocabulary(chat)), chat)
+    write_gguf(file, written(tmp_path, chat, seed=1), chat)
     assert ours.open_gguf(str(file)) != first
     assert all(
         path.is_dir() and len(list(path.iterdir())) >= 4 for path in ours.cache().iterdir()
     )  # nothing unfinished
 
 
-def test_an_adapter_finds_the_file_it_was_trained_on(tmp_path, chat, monkeypatch):
-    folder = write_checkpoint(tmp_path / "model", "llama", vocab_size=vocabulary(chat))
-    write_gguf(tmp_path / "m.gguf", folder, chat)
-    monkeypatch.chdir(tmp_path)
-    parts = find_parts(TrainConfig(model_name_or_path="m.gguf"))
-    assert parts.base[0] == str(tmp_path / "m.gguf")  # from everywhere
-
-
-def test_an_exported_adapter_of_a_file_has_a_base_that_peft_loads(tmp_path, chat, capsys):
+def test_an_exported_adapter_of_a_file_has_a_base_that_peft_loads(tmp_path, chat, monkeypatch, capsys):
     peft = pytest.importorskip("peft")
     from transformers import AutoModelForCausalLM
 
-    file = write_gguf(
-        tmp_path / "m.gguf", write_checkpoint(tmp_path / "model", "llama", vocab_size=vocabulary(chat)), chat
-    )
-    policy = load_policy(TrainConfig(model_name_or_path=str(file), lora_r=4, torch_dtype="float32"), CPU)
+    monkeypatch.chdir(tmp_path)
+    file = write_gguf(tmp_path / "m.gguf", written(tmp_path, chat), chat)
+    policy = load_policy(TrainConfig(model_name_or_path="m.gguf", lora_r=4, torch_dtype="float32"), CPU)
     randomise_adapter(policy.model, seed=3)
     policy.save(tmp_path / "adapter")
     export([str(tmp_path / "adapter"), str(tmp_path / "out")])
@@ -182,7 +177,7 @@ def test_an_exported_adapter_of_a_file_has_a_base_that_peft_loads(tmp_path, chat
 
 
 def test_a_file_inside_a_package(tmp_path, chat, monkeypatch):
-    folder = write_checkpoint(tmp_path / "model", "llama", vocab_size=vocabulary(chat))
+    folder = written(tmp_path, chat)
     package = tmp_path / "packed_model"
     package.mkdir()
     (package / "__init__.py").write_text("raise RuntimeError('must not be imported')")
@@ -200,13 +195,9 @@ def string(text):
 HOSTILE = {
     "empty": b"",
     "of another format": b"PK\3\4" + bytes(100),
-    "of a future version": struct.pack("<4sIQQ", b"GGUF", 9, 0, 0),
-    "2^60 values": struct.pack("<4sIQQ", b"GGUF", 3, 0, 2**60),
     "2^60 tensors": struct.pack("<4sIQQ", b"GGUF", 3, 2**60, 0),
     "a list of 2^60": struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + string(b"a") + struct.pack("<IIQ", 9, 4, 2**60),
-    "lists in lists": struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + string(b"a") + struct.pack("<IIQ", 9, 9, 9),
     "a long string": struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + struct.pack("<Q", 2**63),
-    "an unknown type": struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + string(b"a") + struct.pack("<I", 77),
     "no architecture": struct.pack("<4sIQQ", b"GGUF", 3, 0, 0),
 }
 
@@ -220,7 +211,7 @@ def test_a_hostile_file_ends_in_three_lines(content, tmp_path):
 
 
 def test_a_torn_file_and_one_of_another_model_end_in_three_lines(tmp_path, chat):
-    folder = write_checkpoint(tmp_path / "model", "llama", vocab_size=vocabulary(chat))
+    folder = written(tmp_path, chat)
     file = write_gguf(tmp_path / "m.gguf", folder, chat)
     content = file.read_bytes()
     for size in (len(content) // 3, len(content) - 4096):

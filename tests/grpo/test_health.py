@@ -1,7 +1,6 @@
 """The health of a run: collapse is named, failing rewards and steps that are not finite end it."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 
@@ -14,31 +13,30 @@ def metrics(refused=0.1, unscored=0.0):
 
 
 def test_unscorable_rewards_end_the_run_after_three_steps_in_a_row():
-    health = Health(print, 0.2)
+    health = Health(print, {}, 0.2)
     for step, share in enumerate([0.5, 0.5, 0.2, 0.3, 0.3]):  # exactly the share that is allowed is well
-        health.check(step, metrics(unscored=share))
+        health.after_step(step, metrics(unscored=share))
     with pytest.raises(UserError) as caught:
-        health.check(6, metrics(unscored=0.21))
+        health.after_step(6, metrics(unscored=0.21))
     assert caught.value.exit_code == SERVICE and "rewards/b" in caught.value.what
 
 
 def test_three_gradients_in_a_row_that_are_not_finite_end_the_run():
-    health = Health(print, 0.2)
-    plain, scaled = SimpleNamespace(has_overflowed=False), SimpleNamespace(has_overflowed=True)
+    health = Health(print, {}, 0.2)
     for norm in (math.nan, math.inf, 1.0, math.nan, math.nan):
-        health.updated(plain, norm)
-        health.check(1, metrics())
+        health.updated(norm, has_overflowed=False)
+        health.after_step(1, metrics())
     for _ in range(5):
-        health.updated(scaled, math.inf)  # float16: the scale is still being found
-        health.check(1, metrics())
+        health.updated(math.inf, has_overflowed=True)  # float16: the scale is still being found
+        health.after_step(1, metrics())
     for _ in range(3):
-        health.updated(plain, math.inf)
+        health.updated(math.inf, has_overflowed=False)
     with pytest.raises(UserError) as caught:
-        health.check(2, metrics())
+        health.after_step(2, metrics())
     assert caught.value.exit_code == NON_FINITE
 
 
 def test_a_users_function_may_leave_out_what_it_likes():
-    health = Health(print, 0.2)
+    health = Health(print, {}, 0.2)
     for step in range(5):
-        health.check(step, {"rewards/mine:sometimes/unscored_frac": 0.9})
+        health.after_step(step, {"rewards/mine:sometimes/unscored_frac": 0.9})

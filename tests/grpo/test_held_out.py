@@ -10,7 +10,6 @@ from test_measures import answers
 
 from grpo.algorithm.schema import Score
 from grpo.config.options import TrainConfig
-from grpo.evaluation import held_out
 from grpo.evaluation.held_out import Evaluation
 from grpo.evaluation.measures import summary
 from grpo.evaluation.table import UNKNOWN, summary_table
@@ -135,7 +134,7 @@ def test_what_an_evaluation_has_counted_is_not_counted_for_the_next_step(tmp_pat
             counts.clear()
             return taken
 
-    monkeypatch.setattr(held_out, "generate_groups", lambda *_: answers(2, 1))
+    monkeypatch.setattr("grpo.evaluation.answers.generate_groups", lambda *_: answers(2, 1))
     evaluation = Policy(tmp_path, "one", 3).evaluation
     del evaluation.measure  # the real one
     evaluation.config, evaluation.policy = TrainConfig(log_completions=False), None

@@ -114,7 +114,7 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("columns", [40, 80, 160])
+@pytest.mark.parametrize("columns", [40, 160])
 def test_the_bar_shows_what_matters_first_and_never_outgrows_its_terminal(tmp_path, monkeypatch, columns):
     now = [100.0]
     monkeypatch.setattr(sys, "stderr", Terminal())
@@ -130,11 +130,7 @@ def test_the_bar_shows_what_matters_first_and_never_outgrows_its_terminal(tmp_pa
     assert "06:30 left" in line  # ten seconds for its own first step, and 39 are left
     assert ("reward +0.83  ±1.20  right 45%" in line) == (columns > 40)
     assert ("no signal 20%  4,615 tok/s" in line) == (columns == 160)
-
-
-def test_the_texts_about_a_step():
-    """The loss of stage 1 alone."""
-    assert describe({"loss": 1.5, "tokens_per_second": 10.0}) == "loss 1.5000  10 tok/s"
+    assert describe({"loss": 1.5, "tokens_per_second": 10.0}) == "loss 1.5000  10 tok/s"  # of stage 1 alone
     assert describe({"loss": 1.5, "reward": 0.5, "kl": 0.25}) == "reward +0.50  kl 0.2500"
 
 
@@ -158,7 +154,7 @@ def test_trackers_get_the_means_and_the_names_that_the_user_chose(tmp_path, modu
     }
 
 
-@pytest.mark.parametrize("state", [None, "{}", '{"id": 7}', '{"id": "../x"}', "[1", "[]"], ids=str)
+@pytest.mark.parametrize("state", [None, '{"id": "../x"}', "[1"], ids=str)
 def test_a_resumed_run_keeps_its_id_and_any_other_has_its_own(tmp_path, state):
     """A run_state.json of an older version, or a damaged one, holds none."""
 

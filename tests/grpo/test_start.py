@@ -181,13 +181,13 @@ def set_memory(monkeypatch, gigabytes):
 
 
 def test_a_large_model_without_a_gpu_is_named_first_and_counted(home, large, monkeypatch):
-    """7,615,616,512 weights of 2 or 4 bytes; adapters of rank 16, 40,370,176 weights, with 16 bytes each."""
+    """7,615,616,512 weights of 2 or 4 bytes."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     for gigabytes in (20, 2000):
         set_memory(monkeypatch, gigabytes)
         error = refused(lambda: train.main(["c.yaml", large, "dataset_id_or_path=absent.jsonl"]), "3 things")
         assert error.why.startswith("1. machine: no GPU: torch finds none, and the model has 7.6 billion weights")
-        assert "15.2 GB in bfloat16 on a GPU and 30.5 GB in float32" in error.why and "trained 0.6 GB" in error.why
+        assert "15.2 GB in bfloat16 on a GPU and 30.5 GB in float32" in error.why
         assert "--memory-gb 80" in error.why
         assert ("device=cpu" in error.why) == (gigabytes > 31), "a fix has to help"
     set_memory(monkeypatch, 31.0)  # the weights fit, and their adapters do not

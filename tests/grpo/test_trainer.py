@@ -12,7 +12,8 @@ from test_train import completions, configured, run
 from grpo.algorithm import step
 from grpo.algorithm.loss import policy_loss
 from grpo.algorithm.packing import pack_tokens
-from grpo.algorithm.schema import POLICY, REFERENCE, Settings
+from grpo.algorithm.schema import POLICY, REFERENCE
+from grpo.algorithm.settings import Settings
 from grpo.run.metrics import Clock
 from grpo.run.run import Run
 from grpo.train import GrpoTrainer
@@ -167,7 +168,7 @@ def test_length_and_shares_of_a_run_are_those_of_all_ranks(tmp_path, chat_checkp
     config, notices = configured(tmp_path, chat_checkpoint, **SMALL | keys)
     with Run(config, notices, twins()) as held:
         trainer = GrpoTrainer(config, held)
-        trainer.train_step()
+        trainer.run_step()
         found, groups = trainer.summarise_step()
         trainer.rollout.scorer.close()
     assert trainer.total_steps == 8 and len(groups) == 4 and found["sampling/kept_frac"] == 1.0

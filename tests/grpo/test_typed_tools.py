@@ -1,6 +1,6 @@
 """Tools as chat templates have them, and environments: against a naive loop, in five families; under attack."""
 
-import inspect
+import asyncio
 import itertools
 import json
 import re
@@ -11,24 +11,20 @@ import pytest
 import torch
 from chat_templates import ENDS, FAMILIES, special_of, tokenizer_of, write_calling_checkpoint, write_typed_checkpoint
 from commands import ROOT
-from making import ALONE, groups_of, hidden_states, load, read_lines, refused, whole
+from making import groups_of, load, read_lines, refused
+from tool_twin import check_gradient, naive
 from transformers.utils import get_json_schema
 
-from grpo.algorithm.logprobs import batch_logprobs
-from grpo.algorithm.loss import policy_loss
-from grpo.algorithm.loss_weights import set_loss_weights
-from grpo.algorithm.packing import pack_batch
-from grpo.algorithm.schema import Completion, Prompt, completions_of, own_words
+from grpo.algorithm.schema import Completion, Prompt, own_words
 from grpo.api import train
 from grpo.base.text import encodable
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder
 from grpo.engine.device.draw import NO_CUT, SamplingParams
-from grpo.engine.device.ops import draw_tokens, exact_logits
 from grpo.engine.sampling.sampler import Sampler
 from grpo.tools.arguments import checker, problem_with
-from grpo.tools.environment import Environment, methods_of
-from grpo.tools.functions import build_tools, find_tools, protocol_of
+from grpo.tools.environment import methods_of
+from grpo.tools.functions import build_tools, protocol_of
 from grpo.tools.protocol import Request
 from grpo.tools.template import TemplateProtocol
 from grpo.tools.tools import Tools
@@ -65,6 +61,11 @@ CALLS = [
     ("add", {"a": 1, "b": 2}), ("add", {"a": 20, "b": -3}), ("shout", {"text": "é 漢."}),
     ("shout", {"text": "x", "times": 3}), ("add", {"a": "1", "b": 2}), ("add", {"a": 1}), ("other", {}),
     ("add", {"a": 1, "b": 2, "c": 3}), ("shout", {"text": "a\nb" * 40}),
+]  # fmt: skip
+ANSWERS = [
+    "3", "17", "É 漢..", "Error: ValueError: too loud", "Error: add.a: '1' is not of type 'integer'",
+    "Error: add: 'b' is a required property", "Error: there is no tool other; there are add, shout",
+    "Error: add: Additional properties are not allowed ('c' was unexpected)", "A\nB" * 40 + ".",
 ]  # fmt: skip
 
 
@@ -119,27 +120,18 @@ def answered(call) -> str:
     """What a tool gives for a call."""
     if not isinstance(call, dict):
         return f"Error: this is no call: {call}"
-    name, given = call["name"], call.get("arguments", call.get("parameters"))
-    if name not in TYPED:
-        return f"Error: there is no tool {name}; there are add, shout"
-    hints = {key: one.annotation for key, one in inspect.signature(TYPED[name]).parameters.items()}
-    try:
-        inspect.signature(TYPED[name]).bind(**given)
-        assert all(type(value) is hints[key] for key, value in given.items())
-    except (TypeError, AssertionError):
-        return f"Error: {problem_with(name, given, get_json_schema(TYPED[name])['function']['parameters'])}"
-    if name == "add":
-        return str(given["a"] + given["b"])
-    times = given.get("times", 1)
-    return "Error: ValueError: too loud" if times > 2 else given["text"].upper() * times + "."
+    return ANSWERS[CALLS.index((call["name"], call.get("arguments", call.get("parameters"))))]
 
 
 def follows(family: str, encoder, calls: list, room: int) -> list[int] | None:
     """The tokens after a turn with these calls, written out; None if they do not fit."""
     before, around, after = FAMILIES[family][2]
     encode = lambda text: encoder.tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
-    spell = lambda said: around.replace("{!j}", json.dumps(said, ensure_ascii=False)).format(said)  # noqa: E731
-    spell = spell if "{!j}" not in around else lambda said: around.replace("{!j}", json.dumps(said, ensure_ascii=False))
+    spell = (
+        around.format
+        if "{!j}" not in around
+        else lambda said: around.replace("{!j}", json.dumps(said, ensure_ascii=False))
+    )
     empty = encode(before + spell("") * len(calls) + after)
     if len(empty) > room:
         return None
@@ -148,34 +140,13 @@ def follows(family: str, encoder, calls: list, room: int) -> list[int] | None:
     return encode(before + "".join(map(spell, texts)) + after)
 
 
-@torch.inference_mode()
-def naive(family, model, encoder, ends, prompt, params, seed):
-    """One completion, token by token, from the whole text each time; a turn that ends is read and answered."""
-    ids, logps, given, rounds, start = [], [], [], 0, 0
-    while len(ids) < LIMIT:
-        tokens = torch.tensor([*prompt, *ids])
-        logits_1V = exact_logits(hidden_states(model, tokens)[-1:], model.head())
-        results = tuple(torch.zeros(1, LIMIT + 1, dtype=dtype) for dtype in (torch.int64, torch.float32, torch.float32))
-        token = int(draw_tokens(logits_1V, torch.tensor([seed]), torch.tensor([len(ids)]), params, results))
-        ids, given, logps = [*ids, token], [*given, False], [*logps, float(results[1][0, len(ids)])]
-        if token not in ends:
-            continue
-        calls = read(family, encoder.tokenizer.decode(ids[start:-1]))
-        block = calls and rounds < MAX_ROUNDS and follows(family, encoder, calls, LIMIT - len(ids) - 1)
-        if not block:
-            break
-        ids, given, logps = ids + block, given + [True] * len(block), logps + [0.0] * len(block)
-        start, rounds = len(ids), rounds + 1
-    return ids, logps, given
-
-
 @pytest.fixture(scope="module", params=FAMILIES)
 def family(request):
     return request.param
 
 
-def sampled(model, protocol, ends, prompts, number, seeds, functions=TYPED, **options):
-    tools = Tools(functions, protocol, 60.0)
+def sampled(model, protocol, ends, prompts, number, seeds, **options):
+    tools = Tools(TYPED, protocol, 60.0)
     sampler = Sampler(model, ends, tools=tools)
     vars(sampler).update(options)
     done = sampler.sample(prompts, number, SamplingParams(LIMIT), seeds)
@@ -184,79 +155,62 @@ def sampled(model, protocol, ends, prompts, number, seeds, functions=TYPED, **op
 
 
 def test_completions_and_gradients_equal_a_naive_loops(family, tmp_path):
-    """Token by token, and in float64 the gradient of the drawn tokens, each predicted from the whole text before it."""
     write_typed_checkpoint(tmp_path, family, words(family))
     model, protocol = load(tmp_path, rank=4, dtype=torch.float64), described(family)
     encoder, number = protocol.encoder, 32 if family == "llama3.1" else 8  # there a call begins the turn
     level = encoder.tokenizer.backend_tokenizer.pre_tokenizer
     ends = [encoder.end, *(encoder.tokenizer.convert_tokens_to_ids(level.pre_tokenize_str(end)[0][0]) for end in ENDS)]
     prompts, seeds = [encoder.plain("a"), encoder.plain("where")], list(range(300, 300 + 2 * number))
-    done, num_calls = sampled(model, protocol, ends, prompts, number, seeds), []
+    done, given = sampled(model, protocol, ends, prompts, number, seeds), []
+
+    def answer(own, num_turns, room):
+        calls = read(family, encoder.tokenizer.decode(own[:-1])) if own[-1] in ends else []
+        return calls and num_turns < MAX_ROUNDS and follows(family, encoder, calls, room)
+
     for place, seed in enumerate(seeds):
         completion = done[place // number][place % number]
-        prompt = prompts[place // number]
-        ids, logps, given = naive(family, model, encoder, ends, prompt, SamplingParams(LIMIT), seed)
+        ids, logps, _, of_one = naive(model, prompts[place // number], SamplingParams(LIMIT), seed, ends, answer)
         assert completion.ids == ids
-        assert list(completion.drawn()) == [at for at, is_given in enumerate(given) if not is_given]
+        assert list(completion.drawn()) == [at for at, is_given in enumerate(of_one) if not is_given]
         assert completion.logps == pytest.approx(logps, abs=1e-5)
-        num_calls.append(len(completion.calls))
+        given.append(of_one)
+    num_calls = [len(one.calls) for group in done for one in group]
     assert sum(num_calls) > 3 and 0 in num_calls
     again = sampled(model, protocol, ends, prompts, number, seeds, max_slots=3, check_every=4)
     assert [[(one.ids, one.calls) for one in group] for group in again] == [
         [(one.ids, one.calls) for one in group] for group in done
     ]
-
-    groups = groups_of(prompts, done)
-    config = TrainConfig(
-        loss_type="dapo", max_completion_length=LIMIT, per_device_train_batch_size=number, gradient_accumulation_steps=2
-    )
-    for place, completion in enumerate(completions_of(groups)):
-        completion.advantage = (place % 5 - 2) / 3
-    set_loss_weights(groups, config, ALONE)
-    batch = pack_batch(whole(*groups), dtype=torch.float64)
-    logp_C, _ = batch_logprobs(model, batch)
-    policy_loss(batch, logp_C, config)[0].backward()
-    ours = [parameter.grad.clone() for parameter in model.parameters()]
-    model.zero_grad()
-    loss, total = 0.0, sum(len(completion.drawn()) for completion in completions_of(groups))
-    for group in groups:
-        for completion in group.completions:
-            tokens = torch.tensor([*group.prompt.ids, *completion.ids])
-            logits_TV = hidden_states(model, tokens) @ model.head().T
-            for at in completion.drawn():
-                logp = logits_TV[len(group.prompt.ids) + at - 1].log_softmax(dim=0)[completion.ids[at]]
-                loss = loss - completion.advantage * (logp - logp.detach()).exp() / total
-    loss.backward()
-    for mine, parameter in zip(ours, model.parameters(), strict=True):
-        assert (mine - parameter.grad).abs().max() <= 1e-10 * parameter.grad.abs().max()
+    check_gradient(model, groups_of(prompts, done), given, "dapo", LIMIT, number)
 
 
 # --- calls and results -----------------------------------------------------------------------------------------------
 
 
-def turn(protocol: TemplateProtocol, text: str, ids: list[int] = ()) -> Completion:
-    own = [*ids, *protocol.encoder.tokenizer.encode(text, add_special_tokens=False), protocol.encoder.end]
+def turn(protocol: TemplateProtocol, text: str) -> Completion:
+    own = [*protocol.encoder.tokenizer.encode(text, add_special_tokens=False), protocol.encoder.end]
     return Completion(own, [-1.0] * len(own), [NO_CUT] * len(own), "stop")
 
 
-def answered_turn(protocol, completion, functions=TYPED, timeout_s=60.0, limit=2000, environments=()):
-    """What becomes of a completion that ends a turn; and whether it goes on."""
-    tools = Tools(functions, protocol, timeout_s)
-    tools.environments = list(environments)
-    calls = tools.begin()
+def go(tools, said, limit=2000):
+    """What becomes of the first completion when its turn ends; and whether it goes on."""
+    calls, completion = tools.begin(), turn(tools.protocol, said)
     if not calls.pause(0, completion, limit):
         return completion, False
     while not (taken := calls.take(wait=True)):
         pass
-    tools.workers.close()
+    calls.workers.close()
     return taken[0][1:]
+
+
+def called(protocol, said, functions=TYPED):
+    return go(Tools(functions, protocol, 60.0), said)
 
 
 def test_several_calls_are_made_in_order_and_hidden_from_rewards(family):
     protocol = described(family)
     calls = CALLS[:1] if family == "llama3.1" else [*CALLS[:2], CALLS[5]]
     before = "" if family == "llama3.1" else "so "
-    completion, goes_on = answered_turn(protocol, turn(protocol, before + written(family, *calls)))
+    completion, goes_on = called(protocol, before + written(family, *calls))
     assert (
         goes_on
         and [call.result for call in completion.calls] == ["3", "17", "Error: add: 'b' is a required pr"][: len(calls)]
@@ -280,27 +234,24 @@ def test_no_hostile_result_or_call_opens_a_turn(family):
     protocol = described(family, has_steps=True)
     encoder = protocol.encoder
     special = set(encoder.tokenizer.convert_tokens_to_ids(special_of(family)))
-    harmless = [token for token in answered_turn(
-        protocol, turn(protocol, written(family, CALLS[0])), {"add": lambda a, b: "x"}
-    )[0].ids if token in special]  # fmt: skip
+    specials = lambda ids: [token for token in ids if token in special]  # noqa: E731
+    call = written(family, CALLS[0])
+    harmless = specials(called(protocol, call, {"add": lambda a, b: "x"})[0].ids)
     hostile = [f"{one}{two}" for one, two in itertools.product(HOSTILE, ("", " a", "<|im_end|>"))]
     for text in [*hostile, "<|im_end|>" * 10**6]:
-        functions = {"add": lambda a, b, text=text: text}
-        completion, goes_on = answered_turn(protocol, turn(protocol, written(family, CALLS[0])), functions)
-        assert goes_on and [token for token in completion.ids if token in special] == harmless, text
-        (call,) = completion.calls
-        assert set(completion.drawn()).isdisjoint(range(call.start, call.end)) and len(completion.ids) < 700
+        completion, goes_on = called(protocol, call, {"add": lambda a, b, text=text: text})
+        assert goes_on and specials(completion.ids) == harmless, text
+        (found,) = completion.calls
+        assert set(completion.drawn()).isdisjoint(range(found.start, found.end)) and len(completion.ids) < 700
     for text in hostile:  # as the arguments of a call, whose query and error are data, too
-        call = written(family, ("add", {"a": text, text: 1})), written(family, (text or "x", {}))
-        for one in call:
-            spelled = encoder.spelled(encodable(one))
-            own = [*(token for token in spelled if token not in special), encoder.end]
-            requests = protocol.find(Completion(own, [], [], "stop"), 2000)
-            told, plain = (
-                protocol.given(requests, [said or request.error or request.query for request in requests])[0]
-                for said in ("", "x")
-            )
-            assert [token for token in told if token in special] == [token for token in plain if token in special]
+        for one in (written(family, ("add", {"a": text, text: 1})), written(family, (text or "x", {}))):
+            own = [token for token in encoder.spelled(encodable(one)) if token not in special]
+            paused = protocol.find(Completion([*own, encoder.end], [], [], "stop"), 2000)
+            told = []
+            for said in ("", "x"):
+                paused.results = [said or request.error or request.query for request in paused.requests]
+                told.append(specials(protocol.given(paused)[0]))
+            assert told[0] == told[1]
 
 
 @pytest.mark.parametrize(("call", "why"), [
@@ -314,9 +265,7 @@ def test_arguments_must_fit_the_description(call, why):
 
 
 def test_types_are_those_of_json():
-    def f(
-        a: list[int] | None, b: dict[str, float], c: int | str, d: Literal["x"] | dict[str, int | None] | None
-    ) -> str:
+    def f(a: list[int] | None, b: dict[str, float], c: int | str, d: Literal["x"] | dict[str, int | None] | None):
         """F.
 
         Args:
@@ -327,12 +276,12 @@ def test_types_are_those_of_json():
         """
 
     parts = get_json_schema(f)["function"]["parameters"]["properties"]
-    good = {"a": [None, [], [1]], "b": [{}, {"x": 1}, {"x": 0.5}], "c": [1, "1"], "d": [None, "x", {"x": None}]}
-    bad = {"a": [["1"], 1, "[]"], "b": [[], {"x": "1"}, None], "c": [1.5, True, [1], None], "d": ["y", {"x": "1"}]}
-    for name, schema in parts.items():
-        assert [checker()(schema).is_valid(value) for value in good[name] + bad[name]] == [True] * len(good[name]) + [
-            False
-        ] * len(bad[name])
+    for name, good, bad in (
+        ("a", [None, [], [1]], [["1"], 1, "[]"]), ("b", [{}, {"x": 1}, {"x": 0.5}], [[], {"x": "1"}, None]),
+        ("c", [1, "1"], [1.5, True, [1], None]), ("d", [None, "x", {"x": None}], ["y", {"x": "1"}]),
+    ):  # fmt: skip
+        is_valid = checker()(parts[name]).is_valid
+        assert all(map(is_valid, good)) and not any(map(is_valid, bad))
 
 
 def test_a_response_template_reads_the_calls():
@@ -347,17 +296,17 @@ def test_a_response_template_reads_the_calls():
     }
     own = TemplateProtocol(protocol.encoder, MAX_ROUNDS, MAX_RESULT)
     text = 'so <call>{"name": "add", "arguments": {"a": 1, "b": 2}}</call>'
-    completion, goes_on = answered_turn(own, turn(own, text))
+    completion, goes_on = called(own, text)
     assert goes_on and completion.calls[0].result == "3"
     assert own_words(own.encoder.decode(completion.ids), completion.calls).strip() == "so"
-    assert "Error" in answered_turn(own, turn(own, "<call>{</call>"))[0].calls[0].result
+    assert "Error" in called(own, "<call>{</call>")[0].calls[0].result
 
 
 def test_thoughts_are_no_calls_and_answers_have_the_format():
     protocol = described("qwen3")
     think = f"<think>{written('qwen3', CALLS[0])}</think>"
-    assert not answered_turn(protocol, turn(protocol, f"{think} no"))[1]
-    completion, _ = answered_turn(protocol, turn(protocol, f"<think>hm</think>\n{written('qwen3', CALLS[0])}"))
+    assert not called(protocol, f"{think} no")[1]
+    completion, _ = called(protocol, f"<think>hm</think>\n{written('qwen3', CALLS[0])}")
     reward = build("format", {"tools": ()})
     for last, value in ("<think>so</think><answer>3</answer>", 1.0), ("<answer>3</answer>", -1.0):
         text = protocol.encoder.decode(completion.ids) + last
@@ -370,23 +319,20 @@ def test_thoughts_are_no_calls_and_answers_have_the_format():
     (FAMILIES["qwen2.5"][0].replace("+ m.content +", "+"), "does not write"),
 ])  # fmt: skip
 def test_a_template_without_calls_is_refused_or_left_to_tags(template, why):
-    tokenizer = tokenizer_of("qwen2.5")
+    tokenizer, tools = tokenizer_of("qwen2.5"), {"tools": ("x:add",)}
     tokenizer.chat_template = template
-    config = TrainConfig(tools=("x:add",), tool_format="template")
-    refused(lambda: protocol_of(config, tokenizer, {"x:add": add}), why)
-    assert not protocol_of(TrainConfig(tools=("x:add",)), tokenizer, {"x:add": add}).is_typed
+    refused(lambda: protocol_of(TrainConfig(**tools, tool_format="template"), tokenizer, {"x:add": add}), why)
+    assert not protocol_of(TrainConfig(**tools), tokenizer, {"x:add": add}).is_typed
 
 
 def test_the_format_is_chosen_by_descriptions_and_template():
-    def bare(query: str) -> str:
-        return query
+    def chosen(function, **keys):
+        return protocol_of(TrainConfig(tools=("x:f",), **keys), tokenizer_of("qwen2.5"), {"x:f": function})
 
-    tokenizer, plain = tokenizer_of("qwen2.5"), TrainConfig(tools=("x:f",))
-    assert protocol_of(plain, tokenizer, {"x:f": add}).encoder.tools[0]["function"]["name"] == "f"
-    for config, function in (plain, bare), (TrainConfig(tools=("x:f",), tool_format="tags"), add):
-        assert not protocol_of(config, tokenizer, {"x:f": function}).is_typed
-    config = TrainConfig(tools=("x:f",), tool_format="template")
-    refused(lambda: protocol_of(config, tokenizer, {"x:f": bare}), "the tool f has no description", exit_code=2)
+    bare = lambda query: query  # noqa: E731
+    assert chosen(add).encoder.tools[0]["function"]["name"] == "f"
+    assert not chosen(bare).is_typed and not chosen(add, tool_format="tags").is_typed
+    refused(lambda: chosen(bare, tool_format="template"), "the tool f has no description", exit_code=2)
 
 
 # --- environments ----------------------------------------------------------------------------------------------------
@@ -433,32 +379,25 @@ class Counter:
         self._seen("close")
 
 
-def counting(family="qwen2.5", **changes):
-    config = TrainConfig(environment="x:Counter", reward_funcs=("x:Counter",), **changes)
-    objects = {"x:Counter": Counter}
-    return config, build_tools(config, protocol_of(config, tokenizer_of(family), objects), objects)
+def counting():
+    config = TrainConfig(environment="x:Counter", reward_funcs=("x:Counter",))
+    return build_tools(config, tokenizer_of("qwen2.5"), {"x:Counter": Counter})
 
 
-def begun(tools, columns=None, number=2):
+def begun(tools):
+    """The prompt of two completions whose environments have begun."""
     encoder = tools.protocol.encoder
     turns = ({"role": "user", "content": "count"},)
     text, ids = encoder.prompt(turns)
-    prompt = Prompt(0, text, tuple(ids), {"start": 5, **(columns or {})}, turns=turns)
-    return tools.reset([prompt], number, [7, 8, 9][:number])[0]
+    return tools.reset([Prompt(0, text, tuple(ids), {"start": 5}, turns=turns)], 2, [7, 8])[0]
 
 
-def go(tools, text):
-    """Let completion 0 of some tools that were reset say something."""
-    calls, completion = tools.begin(), turn(tools.protocol, text)
-    if not calls.pause(0, completion, 2000):
-        return completion, False
-    while not (taken := calls.take(wait=True)):
-        pass
-    return taken[0][1:]
+def graded(completion):
+    return asyncio.run(grade("", {"environment": completion.environment}, "Counter", 5.0))
 
 
 def test_an_environment_lives_on_one_thread():
-    _, tools = counting()
+    tools = counting()
     prompt = begun(tools)
     assert "count seed 7<|im_end|>" in prompt.text and len(prompt.ids) > 20  # the same seed for the group
     completion, goes_on = go(tools, written("qwen2.5", ("increment", {"by": 2})))
@@ -468,7 +407,7 @@ def test_an_environment_lives_on_one_thread():
     completion, goes_on = go(tools, "done")
     assert not goes_on and not completion.calls and completion.finish_reason == "stop"
     environment = completion.environment
-    assert grade("", {"environment": environment}, "Counter", 5.0).value == 7.0
+    assert graded(completion).value == 7.0
     line = environment.line
     tools.close()
     while not line.work.empty():
@@ -481,22 +420,20 @@ def test_an_environment_lives_on_one_thread():
 def test_what_becomes_of_an_environment_that_fails(method, monkeypatch):
     """A tool's error is told to the model; without an answer of its own the completion gets no reward."""
     monkeypatch.setattr(Counter, "failing", method)
-    _, tools = counting()
+    tools = counting()
     begun(tools)
     completion, goes_on = go(tools, written("qwen2.5", ("increment", {"by": 2})) if method != "step" else "hello")
     if method == "increment":
         assert goes_on and completion.calls[0].result == "Error: RuntimeError: increment fails"
     elif method == "get_reward":
-        refused(
-            lambda: grade("", {"environment": completion.environment}, "Counter", 5.0), "get_reward fails", exit_code=1
-        )
+        refused(lambda: graded(completion), "get_reward fails", exit_code=1)
     else:
         assert not goes_on and f"{method} fails" in completion.failure and completion.finish_reason == "tool"
     tools.close()
 
 
 def test_what_environments_say_first_must_be_the_same_and_fit():
-    _, tools = counting()
+    tools = counting()
     tools.max_prompt = 10
     refused(lambda: begun(tools), "makes a prompt too long", exit_code=1)
     tools.factory = type("Other", (Counter,), {"reset": lambda self, **row: str(id(self))})
@@ -505,10 +442,9 @@ def test_what_environments_say_first_must_be_the_same_and_fit():
 
 
 def test_an_environment_that_hangs_is_left_alone():
-    release = threading.Event()
-    stuck = type("Stuck", (Counter,), {"step": lambda self, text: release.wait(30)})
-    _, tools = counting()
-    tools.factory, tools.workers.timeout_s = stuck, 0.2
+    release, tools = threading.Event(), counting()
+    tools.factory = type("Stuck", (Counter,), {"step": lambda self, text: release.wait(30)})
+    tools.workers.timeout_s = 0.2
     begun(tools)
     completion, goes_on = go(tools, "hello")
     assert not goes_on and "no answer within 0.2 s" in completion.failure
@@ -525,28 +461,18 @@ def test_an_environment_without_a_use_is_refused(factory, why):
     refused(lambda: protocol_of(config, tokenizer_of("qwen2.5"), {"x:E": factory}), why, exit_code=2)
 
 
-def test_an_object_is_closed_though_it_hangs_no_longer():
+def test_the_object_of_a_function_is_closed():
     closed = threading.Event()
     factory = type("E", (), {"close": lambda self: closed.set()})
-    environment = Environment(factory)
-    environment.line.ask(lambda: environment.reset({}, 0)).result()
-    environment.close()
-    environment.close()
+    methods_of("x:make", lambda: factory())
     assert closed.wait(10)
-    closed.clear()
-    methods_of("x:make", lambda: factory())  # the sample of a function, too
-    assert closed.wait(10)
-
-
-def test_typed_tools_need_not_take_a_text():
-    assert find_tools(["x:add"], {}, {"x:add": add}, is_typed=True) == {"add": add}
 
 
 def test_a_request_that_does_not_fit_is_not_made(family):
     protocol = described(family)
     completion = turn(protocol, written(family, CALLS[0]))
-    least = len(protocol.given([Request("add", "", 0, 0, 10**6)], [""])[0]) + len(completion.ids) + 1
-    assert len(protocol.find(completion, least)) == 1 and not protocol.find(completion, least - 1)
+    least = len(protocol.answer([Request("add", "", 0)], [""])) + len(completion.ids) + 1
+    assert protocol.find(completion, least) and not protocol.find(completion, least - 1)
     assert not protocol.find(Completion(completion.ids, [], [], "length"), 2000)
 
 

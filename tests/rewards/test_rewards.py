@@ -266,7 +266,7 @@ def test_what_is_under_way_when_a_run_fails_is_cancelled(kind, caplog):
         for index in range(2):
             scorer.submit(group, index)
     scorer.close()
-    loops = [own.loop for own in (scorer.loop, scorer.own.loop) if own.loop]
+    loops = [owner.loop.loop for owner in (scorer, scorer.own) if owner and owner.loop.loop]
     assert loops and until(lambda: all(loop.is_closed() for loop in loops))
     del groups, group, scorer
     gc.collect()

@@ -19,7 +19,7 @@ from typing import Any
 
 from grpo.base.errors import CONFIG, UserError
 from grpo.base.storage import write_atomically, write_lines
-from grpo.config.options import LIBRARY, OF_FACTS, PEOPLE, SHOP, SUMS, WITH_KNOWLEDGE, AnyConfig, TrainConfig
+from grpo.config.options import LIBRARY, OF_FACTS, PEOPLE, SHOP, SUMS, WITH_KNOWLEDGE, AnyConfig, Stage, TrainConfig
 from grpo.data.worlds import people
 from grpo.data.worlds.facts import Recall, make_facts, own_answers
 from grpo.data.worlds.kinds import World
@@ -37,7 +37,7 @@ MODELS: dict[str, dict[str, Any]] = {  # worlds with a model of their own -> its
 }
 
 
-def make_world(config: AnyConfig, ranks: Ranks, say: Callable[[str], None]) -> AnyConfig:
+def make_world(config: Stage, ranks: Ranks, say: Callable[[str], None]) -> Stage:
     """Make the toy world of a configuration, if it is not there yet; return the configuration with its paths."""
     if not config.toy_world:
         return config
@@ -80,11 +80,12 @@ def _contents(config: AnyConfig) -> str:
     content = {"world": config.toy_world, "version": VERSION, "seed": config.seed}
     if config.toy_world in OF_FACTS:  # it holds what this model says
         content["model"] = config.model_name_or_path
-        content |= {"tools": True} if config.tools else {}
+        if config.tools:
+            content["tools"] = True
     return json.dumps(content)
 
 
-def locate(config: AnyConfig) -> AnyConfig:
+def locate(config: Stage) -> Stage:
     """Return the configuration with the paths of its toy world, if it has one."""
     if not config.toy_world:
         return config

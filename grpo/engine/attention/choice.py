@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from grpo.algorithm.schema import Layout
+from grpo.base.errors import reason
 from grpo.engine.attention.decode import DECODE_KERNELS, DecodeKernel, sdpa
-from grpo.engine.attention.flash import FlashPackedAttention
 from grpo.engine.attention.packed import MicroBatchAttention, PackedAttention
-from grpo.engine.attention.special import SpecialPackedAttention
 from grpo.engine.device.capture import no_waiting
 from grpo.engine.device.kernel_choice import HALF, ProcessSettings, triton_problem
 
@@ -52,11 +51,8 @@ class Heads(NamedTuple):
     def drawn(self, *sizes: tuple[int, ...]) -> list[Tensor]:
         """Return random tensors of these sizes, by a generator of their own."""
         generator = torch.Generator(self.device).manual_seed(0)
-        tensors = []
-        for size in sizes:
-            tensor = torch.randn(size, generator=generator, dtype=torch.float32, device=self.device)
-            tensors.append(tensor.to(self.dtype))
-        return tensors
+        drawn = [torch.randn(size, generator=generator, dtype=torch.float32, device=self.device) for size in sizes]
+        return [tensor.to(self.dtype) for tensor in drawn]
 
 
 def describe(model: "Decoder") -> str:
@@ -83,8 +79,7 @@ def _problem(error: Callable[[], float], tolerance: float) -> str:
     except ModuleNotFoundError:
         return "not installed"
     except Exception as problem:  # a compiler has many ways to fail, and torch's own operations do as well
-        first_line = str(problem).partition("\n")[0]
-        return f"{type(problem).__name__}: {first_line}"
+        return reason(problem)
     return "" if wrong <= tolerance else f"wrong by {wrong:.1e}"  # NaN is wrong, too
 
 
@@ -167,24 +162,32 @@ def flash_error(heads: Heads) -> float:
         return torch.cat([x.detach().flatten() for x in (out_THE, *grads)])
 
     wanted = run(PackedAttention(TRIAL_LAYOUT, torch.float64, heads.device), torch.float64)
-    found = run(FlashPackedAttention(TRIAL_LAYOUT, heads.device), heads.dtype)
+    found = run(flash_attention(TRIAL_LAYOUT, heads), heads.dtype)
     return _relative_error(found, wanted)
 
 
-def would_use_flash(model: "Decoder") -> bool:
-    """Return whether micro-batches of `model` use FlashAttention; if it is on no GPU, whether a GPU would try that."""
+def flash_attention(layout: Layout, heads: Heads) -> MicroBatchAttention:
+    """Make FlashAttention for one micro-batch."""
+    from grpo.engine.attention.flash import FlashPackedAttention  # on a GPU
+
+    return FlashPackedAttention(layout, heads.device)
+
+
+def will_be_fused(model: "Decoder") -> bool:
+    """Return whether training uses kernels/ and FlashAttention on a GPU; without a GPU, whether it would try."""
     heads = Heads.of(model)
-    return not heads.on_gpu or not flash_problem(heads)
+    has_problem = (torch.cuda.is_available() and triton_problem()) or (heads.on_gpu and flash_problem(heads))
+    return heads.dtype in HALF and ProcessSettings.kernels and not has_problem
 
 
 def packed_attention(model: "Decoder", layout: Layout) -> MicroBatchAttention:
     """Make the attention of `model` for one micro-batch."""
     heads = Heads.of(model)
     plain: MicroBatchAttention
-    if flash_problem(heads):
-        plain = PackedAttention(layout, heads.dtype, heads.device)
-    else:
-        plain = FlashPackedAttention(layout, heads.device)
+    padding = layout, heads.dtype, heads.device
+    plain = PackedAttention(*padding) if flash_problem(heads) else flash_attention(layout, heads)
     if model.special is None:
         return plain
-    return SpecialPackedAttention(layout, heads.dtype, heads.device, plain, model.special)
+    from grpo.engine.attention.special import SpecialPackedAttention  # for few models of transformers
+
+    return SpecialPackedAttention(plain, model.special, *padding)

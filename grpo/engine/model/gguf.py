@@ -8,7 +8,6 @@ queries and keys, and rebuilds tokenizer and chat template. Dequantised weights 
 file says. What the quantisation rounded away is lost.
 """
 
-import hashlib
 import os
 import re
 import shutil
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from grpo.base.errors import PREFLIGHT, UserError, escape, is_out_of_memory, is_storage_error, reason
+from grpo.base.folders import sha256
 from grpo.base.storage import write_json
 from grpo.engine.model.model_config import FAMILIES, ModelConfig
 from grpo.engine.model.weights import write_tensors
@@ -29,17 +29,11 @@ if TYPE_CHECKING:
     from gguf import GGUFReader, ReaderTensor
     from transformers import PreTrainedModel
 
-SUFFIX = ".gguf"
 FILE_BYTES = 1_000_000_000  # in memory at a time
 EXACT = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # types that are kept
 SCALED = ("rope.scaling.type", "rope.scaling.factor")  # metadata that transformers' loader leaves out
 UNSCALED = (None, "none", 1.0)
 _IN_PACKAGE = re.compile(r"(\w+(?:\.\w+)*):([^/\\:]+\.gguf)", re.IGNORECASE)
-
-
-def is_gguf(name: str) -> bool:
-    """Return whether a model's name is that of a GGUF file."""
-    return name.lower().endswith(SUFFIX) and not Path(name).is_dir()
 
 
 def find_gguf(name: str) -> Path:
@@ -71,9 +65,7 @@ def open_gguf(name: str) -> Path:
     if not find_spec("gguf"):
         raise UserError(f"cannot read {path}", "the package gguf is missing", "pip install gguf", PREFLIGHT)
     try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
-        folder = cache() / f"{path.stem}-{digest}"
+        folder = cache() / f"{path.stem}-{sha256(path)[:16]}"
         if not folder.is_dir():
             unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
             try:

@@ -7,28 +7,27 @@ the weights and the arithmetic that sample are those that are trained. Routers a
 The check of sampling/check.py decides whether that is what transformers computes, not a list of families.
 """
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils.checkpoint import checkpoint
 
 from grpo.algorithm.schema import POLICY, Layout, Mode
 from grpo.base.errors import PREFLIGHT, UserError
-from grpo.engine.attention import special
 from grpo.engine.attention.choice import packed_attention
 from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.attention.packed import MicroBatchAttention
 from grpo.engine.attention.special import Special
 from grpo.engine.device.ops import Packed
 from grpo.engine.model.build import ALL_PROJECTIONS, Build, for_layer, layer_number
-from grpo.engine.model.decoder import Attend, Decoder, Pass, check_lora
+from grpo.engine.model.decoder import Attend, Decoder, Pass, check_lora, recomputed
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.weight import Weight, master_dtype
@@ -37,19 +36,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 OURS = "grpo"  # the name of our attention in transformers
-ROUTERS = ("router", "gate")
-SPARSE = ("experts", *ROUTERS)  # modules of a layer of experts; all that is in this layer stays frozen
 MEASURED = 128  # tokens of the pass that measures activations
 NARROW = 8  # tokens of a window in the check
 PROMPT = 16  # tokens of its prompt
-
-
-@dataclass
-class Now:
-    """What transformers' modules do not pass on: the forward pass that they are part of, and what is special in it."""
-
-    this_pass: Pass = field(init=False)
-    special: Special = field(default_factory=Special)
+BROKEN = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError, ImportError)
+ANOTHER = "use another model: README names families that pass"
 
 
 def attend_as_ours(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: None = None, **given: Any):
@@ -58,56 +49,52 @@ def attend_as_ours(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: None = No
     given: scaling, sliding_window, softcap and s_aux, where a family has them.
     """
     q_THE, k_TKE, v_TKE = (x[0].transpose(0, 1).contiguous() for x in (q, k, v))
-    if k_TKE.shape != v_TKE.shape or q_THE.shape[-1] != k_TKE.shape[-1]:
-        raise ValueError("its keys and values have other widths (latent attention)")
-    now = module.now
-    layer = module.layer_idx
-    how = now.special
-    attend = now.this_pass.attend
+    how, this_pass = module.whole.special, module.whole.this_pass
+    attend = this_pass.attend
     usual_scale = q_THE.shape[-1] ** -0.5
-    scale = given.get("scaling")
-    how.scale = usual_scale if scale is None else scale
     how.window = given.get("sliding_window")
-    how.cap = given.get("softcap")
-    how.sink_H = given.get("s_aux")
-    if how.is_plain and how.scale != usual_scale:
-        q_THE = q_THE * (how.scale / usual_scale)
+    how.function = None
+    if given.get("softcap") is not None or given.get("s_aux") is not None:
+        by_family = sys.modules[type(module).__module__].eager_attention_forward
+        how.function = partial(by_family, module, **given)
+    elif (scale := given.get("scaling") or usual_scale) != usual_scale:
+        q_THE = q_THE * (scale / usual_scale)
     if isinstance(attend, MicroBatchAttention):
         out_THE = attend.attend(q_THE, k_TKE, v_TKE)
-    elif isinstance(attend, DecodeAttention) and not how.is_plain:
-        out_THE = special.decode(attend, layer, q_THE, k_TKE, v_TKE, how)
     else:
-        out_THE = attend(layer, q_THE, k_TKE, v_TKE, now.this_pass.cos_sin)
+        if isinstance(attend, DecodeAttention) and not how.is_plain(attend.num_positions):
+            attend = how.decoding(attend)
+        out_THE = attend(module.layer_idx, q_THE, k_TKE, v_TKE, this_pass.cos_sin)
     return out_THE[None], None
 
 
-class Projection(nn.Module):
-    """Stands for one of transformers' linear layers; `linear` computes it. is_turned: its weight is [I, O] (GPT-2)."""
+class Projection(Linear):
+    """Stands for one of transformers' linear layers. whole: the model, which is no part of it."""
 
-    def __init__(self, layer: Any, part: str, build: Build, now: Now):
-        super().__init__()
-        self.is_turned = not isinstance(layer, nn.Linear)
-        weight_OI = layer.weight.T if self.is_turned else layer.weight
-        self.linear = Linear(weight_OI.shape[1], {part: len(weight_OI)}, layer.bias is not None, build)
-        self.part, self.now = part, now
-        own_OI, own_O = self.linear.base(part)
+    whole: "TransformersModel"
+
+    def __init__(self, layer: Any, part: str, build: Build):
+        weight_OI = weight_of(layer)
+        super().__init__(weight_OI.shape[1], {part: len(weight_OI)}, layer.bias is not None, build)
+        own_OI, own_O = self.base(part)
         own_OI.copy_(weight_OI)
         if own_O is not None:
             own_O.copy_(layer.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        (y_TO,) = self.linear(x.flatten(0, -2), self.now.this_pass.mode)
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        (y_TO,) = super().forward(x.flatten(0, -2), self.whole.this_pass.mode)
         return y_TO.unflatten(0, x.shape[:-1])
 
 
 class TransformersModel(Decoder):
     """Tokens to hidden states, by the modules of `net`, which it takes apart. Without one: shapes alone, on "meta".
 
-    expected: log-probs of `probe` by transformers itself, for the check at load.
+    this_pass, special: what transformers' modules do not pass on to each other. expected: log-probs of `probe` by
+    transformers itself, for the check at load.
     """
 
+    this_pass: Pass
     expected: Tensor
-    bytes_per_token: float | None = None
 
     @torch.no_grad()
     def __init__(self, config: ModelConfig, build: Build, net: "PreTrainedModel | None" = None):
@@ -116,85 +103,60 @@ class TransformersModel(Decoder):
             why = f"{config.family} runs by transformers' modules, and these are neither split nor held in few bits"
             raise UserError(f"{key} is not for this model", why, f"leave {key} out", PREFLIGHT)
         net = skeleton(config, build.dtype) if net is None else net
-        found = linears_of(net, config.num_layers)
-        parts = tuple(dict.fromkeys(name.rpartition(".")[2] for name in found))
+        linears = linears_of(net)
+        parts = tuple(dict.fromkeys(name.rpartition(".")[2] for name in linears))
         if build.lora and build.lora.targets == ALL_PROJECTIONS:
             build = replace(build, lora=replace(build.lora, targets=parts))
         super().__init__(config, build)
         check_lora(build, config.num_layers, parts)
         self.net = net
-        self.now = Now()
-        self.special = self.now.special
+        if torch.device(build.device).type != "meta":
+            self.expected = probed_by_transformers(net, config.vocab_size, build.device)
+        self.special = Special()
         text = net.config.get_text_config()
         self.cap: float | None = getattr(text, "final_logit_softcapping", None)
-        factor = getattr(text, "logit_scale", None)
-        divisor = getattr(text, "logits_scaling", None)
-        self.scale = factor or 1 / (divisor or 1)
-        self.take_apart(found)
+        divisor = getattr(text, "logits_scaling", None) or 1
+        self.scale = getattr(text, "logit_scale", None) or 1 / divisor
+        self.take_apart(linears)
         self.number_linears()
         self.refresh()
 
     def take_apart(self, linears: dict[str, Any]) -> None:
         """Put our linear layers in the place of transformers', and every other parameter into a Weight."""
         net = self.net
-        names = list(net.state_dict())
         head = net.get_output_embeddings()
         embedding = net.get_input_embeddings()
         is_tied = head.weight is embedding.weight
         if is_tied:
             del head.weight
-        bias_V = getattr(head, "bias", None)
-        self.output_bias = None if bias_V is None else bias_V.detach()
-        self.routers = [module for name, module in net.named_modules() if name.rpartition(".")[2] in ROUTERS]
-        self.found = {name: self._replace_linear(name, layer) for name, layer in linears.items()}
-        frozen = tuple(sparse_layers(net))
+        trained = {*net.get_decoder().modules(), head} - sparse_parts(net)
+        self.experts = [module.experts for module in net.modules() if hasattr(module, "experts")]
+        self.found: dict[str, tuple[Linear, str]] = {}
         self.others: dict[str, Weight] = {}
-        for name in names:
-            self._take_parameter(name, is_frozen=name.startswith(frozen))
+        for name, module in list(net.named_modules()):
+            if name in linears:
+                where, _, part = name.rpartition(".")
+                build = for_layer(self.build, layer_number(name))
+                module = Projection(module, part, build)
+                setattr(net.get_submodule(where), part, module)
+                self.found[name] = module, part
+            else:
+                build = replace(self.build, train_weights=self.build.train_weights and module in trained)
+                for last in dict(module.named_parameters(recurse=False)):
+                    self.others[f"{name}.{last}"] = taken(module, last, build)
+                if module is (embedding if is_tied else head):
+                    self.head_weight = self.others[f"{name}.weight"]
+            vars(module)["whole"] = self
         self.weights = nn.ModuleList(self.others.values())
-        source = embedding if is_tied else head
-        (self.head_weight,) = (
-            self.others[f"{name}.weight"] for name, module in net.named_modules() if module is source
-        )
-        for module in net.modules():
-            module.now = self.now
-        for layer in layers_of(net, self.config.num_layers):
+        for layer in layers_of(net):
             layer.forward = partial(self._layer, layer.forward)
-
-    def _replace_linear(self, name: str, layer: Any) -> Projection:
-        where, _, part = name.rpartition(".")
-        build = for_layer(self.build, layer_number(name))
-        projection = Projection(layer, part, build, self.now)
-        setattr(self.net.get_submodule(where), part, projection)
-        return projection
-
-    def _take_parameter(self, name: str, is_frozen: bool) -> None:
-        """Put a parameter that is in no projection into a Weight.
-
-        If it is trained, its module is lent the tensor when it computes; if it is frozen, it has the tensor for good.
-        """
-        where, _, last = name.rpartition(".")
-        module = self.net.get_submodule(where)
-        value = module._parameters.get(last)
-        if value is None or isinstance(module, Projection):
-            return
-        is_trained = self.build.train_weights and not is_frozen
-        build = replace(self.build, dtype=value.dtype)
-        weight = Weight(build, *value.shape, trained=is_trained)
-        weight.stored.copy_(value)
-        self.others[name] = weight
-        delattr(module, last)
-        if is_trained:
-            module.register_forward_pre_hook(partial(_lend, last, weight))
-        else:
-            setattr(module, last, weight.value)
 
     # --- a pass ------------------------------------------------------------------------------------------------------
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attend, mode: Mode = POLICY) -> Tensor:
         still = torch.ones(len(ids_T), 1, self.shape.head_dim, dtype=self.build.dtype, device=ids_T.device)
         unrotated = still, torch.zeros_like(still)  # keys and queries come rotated
-        self.now.this_pass = Pass(attend, unrotated, mode, recomputes_mlp=False)
+        self.this_pass = Pass(attend, unrotated, mode, recomputes_mlp=False)
         done = self.net.get_decoder()(
             input_ids=ids_T[None],
             position_ids=positions_T[None],
@@ -209,32 +171,13 @@ class TransformersModel(Decoder):
         """Compute a layer, and where activations are computed again, keep none; then in the pass it belongs to."""
         if self.recompute == "none" or not torch.is_grad_enabled():
             return forward(*inputs, **named)
-        this_pass = self.now.this_pass
+        this_pass = self.this_pass
 
-        def again(*inputs: Any, **named: Any) -> Any:
-            self.now.this_pass = this_pass
+        def again() -> Any:
+            self.this_pass = this_pass
             return forward(*inputs, **named)
 
-        return checkpoint(again, *inputs, use_reentrant=False, preserve_rng_state=False, **named)
-
-    @contextmanager
-    def recording_routers(self) -> Iterator[list[Tensor]]:
-        """Yield a list to which each router adds the experts that it chooses for each token."""
-        chosen: list[Tensor] = []
-
-        def record(_: nn.Module, __: Any, outputs: Any) -> None:
-            tensors = outputs if isinstance(outputs, tuple) else (outputs,)
-            numbers = [x for x in tensors if not x.is_floating_point()]
-            likeliest = tensors[0].argmax(-1, keepdim=True)
-            of_tokens = numbers[0] if numbers else likeliest
-            chosen.append(of_tokens.sort(dim=-1).values)
-
-        hooks = [router.register_forward_hook(record) for router in self.routers]
-        try:
-            yield chosen
-        finally:
-            for hook in hooks:
-                hook.remove()
+        return recomputed(again)
 
     def output(self) -> Weight:
         return self.head_weight
@@ -245,16 +188,17 @@ class TransformersModel(Decoder):
     def log_softmax_rows(self, logits_XV: Tensor, *settings: Any) -> tuple[Tensor, Tensor, Tensor | None]:
         """Normalise what the family makes of the logits. The slope is with respect to these."""
         finished_XV = self._finished(logits_XV)
-        bend_XV = None if self.cap is None else 1 - (finished_XV / self.cap) ** 2
+        bend_XV = 1 if self.cap is None else 1 - (finished_XV / self.cap) ** 2
         logp_X, entropy_X, slope_XV = super().log_softmax_rows(finished_XV, *settings)
-        if slope_XV is not None and bend_XV is not None:
-            slope_XV = slope_XV * bend_XV.to(slope_XV.dtype)
+        if slope_XV is not None and self.cap is not None:
+            slope_XV = (slope_XV * bend_XV).to(slope_XV.dtype)
         return logp_X, entropy_X, slope_XV
 
     def _finished(self, logits_XV: Tensor) -> Tensor:
         """Add the bias of the head, and cap the logits, in a family that does."""
-        if self.output_bias is not None:
-            logits_XV = logits_XV + self.output_bias
+        bias_V = getattr(self.net.get_output_embeddings(), "bias", None)
+        if bias_V is not None:
+            logits_XV = logits_XV + bias_V.detach()
         return logits_XV if self.cap is None else self.cap * torch.tanh(logits_XV / self.cap)
 
     # --- files and memory --------------------------------------------------------------------------------------------
@@ -263,58 +207,62 @@ class TransformersModel(Decoder):
         return {name: weight.stored for name, weight in self.others.items()}
 
     def projections(self) -> dict[str, tuple[Linear, str]]:
-        return {name: (projection.linear, projection.part) for name, projection in self.found.items()}
+        return self.found
 
     def write(self, tensors: dict[str, Tensor], folder: Path, dtype: torch.dtype) -> None:
         """Write a checkpoint of these tensors as transformers does, which may have other names for them in files."""
         net = skeleton(self.config, dtype)
-        for name, projection in self.found.items():
-            if projection.is_turned:
-                weight_OI = tensors[f"{name}.weight"]
-                tensors[f"{name}.weight"] = weight_OI.T.contiguous()
-        state = net.state_dict()
-        state |= self.net.state_dict()
-        state |= tensors
-        net.load_state_dict(state, strict=False, assign=True)
-        net.tie_weights()
-        net.save_pretrained(folder)
+        for name, layer in linears_of(net).items():
+            if not isinstance(layer, nn.Linear):
+                tensors[f"{name}.weight"] = tensors[f"{name}.weight"].T
+        net.save_pretrained(folder, state_dict=tensors)
 
     def activation_bytes(self, recompute: str) -> float | None:
         """Return a packed token's share of the peak, by what autograd keeps in a pass of MEASURED tokens."""
-        if self.bytes_per_token is None:
-            try:
-                self.bytes_per_token = self._measure()
-            except RuntimeError:  # some experts' kernels cannot be asked for shapes alone
-                return None
-        config = self.config
-        item = self.build.dtype.itemsize
+        try:
+            kept = self._measured
+        except RuntimeError:  # some experts' kernels cannot be asked for shapes alone
+            return None
+        config, item = self.config, self.build.dtype.itemsize
+        if recompute != "none":
+            inputs = item * config.hidden_size * config.num_layers
+            kept = inputs + 2 * kept / config.num_layers
         gradients = 5 * item * config.intermediate_size
-        if recompute == "none":
-            return self.bytes_per_token + gradients
-        inputs = item * config.hidden_size * config.num_layers
-        of_a_layer = self.bytes_per_token / config.num_layers
-        return inputs + 2 * of_a_layer + gradients
+        return kept + gradients
 
-    def _measure(self) -> float:
-        kept: dict[int, int] = {}
+    @cached_property
+    def _measured(self) -> float:
+        """Run a pass, and return the bytes that it keeps for a token."""
+        sizes: dict[int, int] = {}
 
         def keep(tensor: Tensor) -> Tensor:
             storage = tensor.untyped_storage()
-            kept[storage._cdata] = storage.nbytes()
+            sizes[storage._cdata] = storage.nbytes()
             return tensor
 
-        id_T = torch.zeros(MEASURED, dtype=torch.int64, device=self.build.device)
-        position_T = torch.arange(MEASURED, device=id_T.device)
+        position_T = torch.arange(MEASURED, device=self.build.device)
         attend = packed_attention(self, Layout.of((MEASURED, ())))
         with torch.enable_grad(), self.keeping_activations(), saved_tensors_hooks(keep, lambda tensor: tensor):
-            self(id_T, position_T, attend)
-        own = {tensor.untyped_storage()._cdata for tensor in (*self.parameters(), *self.buffers())}
-        return sum(size for storage, size in kept.items() if storage not in own) / MEASURED
+            self(0 * position_T, position_T, attend)
+        for tensor in (*self.parameters(), *self.buffers()):
+            sizes.pop(tensor.untyped_storage()._cdata, None)
+        return sum(sizes.values()) / MEASURED
 
 
-def _lend(name: str, weight: Weight, module: nn.Module, _: Any) -> None:
-    """Give a module the tensor of a trained weight, for the pass that begins."""
-    setattr(module, name, weight())
+def taken(module: nn.Module, name: str, build: Build) -> Weight:
+    """Take a module's parameter away into a Weight, whose tensor the module is lent when it computes."""
+    value = module.get_parameter(name)
+    weight = Weight(replace(build, dtype=value.dtype), *value.shape)
+    weight.stored.copy_(value)
+    delattr(module, name)
+
+    def lend(*_: object) -> None:
+        setattr(module, name, weight())
+
+    lend()
+    if build.train_weights:  # each pass has a tensor of its own
+        module.register_forward_pre_hook(lend)
+    return weight
 
 
 # --- models of transformers ------------------------------------------------------------------------------------------
@@ -352,86 +300,97 @@ def read_net(folder: Path, dtype: torch.dtype, device: torch.device | str) -> tu
         output_loading_info=True,
         **experts,
     )
-    problems = []
-    for kind, names in info.items():
-        what = kind.removesuffix("_keys")
-        problems += [f"{what} {name}" for name in sorted(map(str, names))]
+    problems = _misfits(info)
     for name, tensor in net.state_dict().items():
         if not torch.isfinite(tensor).all():
             problems.append(f"{name} holds numbers that are not finite in {dtype}")
     return net.eval().to(device), problems
 
 
-def layers_of(net: "PreTrainedModel", num_layers: int) -> nn.ModuleList:
+def read_headers(
+    config: ModelConfig, dtype: torch.dtype, state: dict[str, Tensor]
+) -> tuple["PreTrainedModel", list[str]]:
+    """Load names and shapes alone, by transformers' own steps: `read_net` without weights. state: on "meta"."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.modeling_utils import LoadStateDictConfig
+
+    net = skeleton(config, dtype)
+    names = get_model_conversion_mapping(net)
+    how = LoadStateDictConfig(device_map={"": "meta"}, dtype=dtype, weight_mapping=names)
+    info, _ = net._load_pretrained_model(net, state, None, how)
+    info = net._finalize_model_loading(net, how, info)
+    return net, _misfits(info.to_dict())
+
+
+def _misfits(info: dict[str, Any]) -> list[str]:
+    problems = []
+    for kind, names in info.items():
+        what = kind.removesuffix("_keys")
+        problems += [f"{what} {name}" for name in sorted(map(str, names))]
+    return problems
+
+
+def layers_of(net: "PreTrainedModel") -> list[nn.Module]:
     """Return the layers of a model, in order."""
-    lists = (module for module in net.get_decoder().modules() if isinstance(module, nn.ModuleList))
-    return next(layers for layers in lists if len(layers) == num_layers)
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    return [module for module in net.get_decoder().modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
-def sparse_layers(net: "PreTrainedModel") -> Iterator[str]:
-    """Yield the beginnings of the names of layers of experts, which stay frozen."""
-    for name, _ in net.named_modules():
-        where, _, last = name.rpartition(".")
-        if last in SPARSE:
-            yield f"{where}."
+def sparse_parts(net: "PreTrainedModel") -> set[nn.Module]:
+    """Return the modules of all layers of experts, which stay frozen."""
+    return {part for module in net.modules() if hasattr(module, "experts") for part in module.modules()}
 
 
-def linears_of(net: "PreTrainedModel", num_layers: int) -> dict[str, Any]:
+def linears_of(net: "PreTrainedModel") -> dict[str, Any]:
     """Return the linear layers that can have adapters, by their names: those of the layers, outside of experts."""
     from transformers.pytorch_utils import Conv1D
 
-    inside = set(layers_of(net, num_layers).modules())
-    sparse = tuple(sparse_layers(net))
-    found = {}
-    for name, module in net.named_modules():
-        is_linear = type(module) in (nn.Linear, Conv1D)
-        if is_linear and module in inside and not name.startswith(sparse):
-            found[name] = module
-    return found
+    inside = {part for layer in layers_of(net) for part in layer.modules()} - sparse_parts(net)
+    return {name: part for name, part in net.named_modules() if part in inside and type(part) in (nn.Linear, Conv1D)}
+
+
+def weight_of(linear: Any) -> Tensor:
+    """Return the weight [O, I] of a linear layer; GPT-2's have it turned."""
+    return linear.weight if isinstance(linear, nn.Linear) else linear.weight.T
 
 
 # --- what it is checked against --------------------------------------------------------------------------------------
 
 
 def probe(vocab_size: int) -> Tensor:
-    """Return two sequences that begin with the same PROMPT tokens, 64 different ones in all, [2, S]."""
-    id_T = 7919 * torch.arange(64) % vocab_size
-    first_S = id_T[:40]
-    second_S = torch.cat([id_T[:PROMPT], id_T[40:]])
-    return torch.stack([first_S, second_S])
+    """Return two sequences that begin with the same PROMPT tokens and go on for 32, all of them different, [2, S]."""
+    id_T = 7919 * torch.arange(PROMPT + 64) % vocab_size
+    own_NX = id_T[PROMPT:].view(2, 32)
+    return torch.cat([id_T[:PROMPT].expand(2, -1), own_NX], dim=1)
 
 
 def probe_logps(logits_CV: Tensor) -> Tensor:
-    """Return the log-probs of the tokens of `probe` after its prompt, given the logits that predict them."""
-    target_C = probe(logits_CV.shape[1])[:, PROMPT:].flatten()
-    target_C = target_C.to(logits_CV.device)
+    """Return the log-probs of the tokens of `probe` after its prompt, given the logits after each of them."""
+    token_C = probe(logits_CV.shape[1])[:, PROMPT:].flatten()
+    token_C = token_C.to(logits_CV.device)
     exact_CV = logits_CV.to(master_dtype(logits_CV.dtype))
     logp_CV = exact_CV.log_softmax(-1)
-    return logp_CV.gather(1, target_C[:, None])[:, 0]
+    return logp_CV.gather(1, token_C[:, None])[:, 0]
 
 
 @torch.no_grad()
-def probed_by_transformers(net: "PreTrainedModel", config: ModelConfig, device: torch.device | str) -> Tensor:
+def probed_by_transformers(net: "PreTrainedModel", vocab_size: int, device: torch.device | str) -> Tensor:
     """Return transformers' own `probe_logps`."""
-    row_2S = probe(config.vocab_size).to(device)
+    row_2S = probe(vocab_size).to(device)
     net.set_attn_implementation("eager")
     with narrow(net):
         logits_2SV = net(input_ids=row_2S, use_cache=False).logits
     net.set_attn_implementation(OURS)
-    predicting_2SV = logits_2SV[:, PROMPT - 1 : -1]
-    return probe_logps(predicting_2SV.flatten(0, 1))
+    return probe_logps(logits_2SV[:, PROMPT:].flatten(0, 1))
 
 
 @contextmanager
 def narrow(net: "PreTrainedModel") -> Iterator[None]:
     """Make all windows narrow, so that a few tokens show what they do."""
-    candidates = [net.config.get_text_config(), *net.modules()]
-    owners = [one for one in candidates if getattr(one, "sliding_window", None)]
-    usual = [one.sliding_window for one in owners]
-    for one in owners:
-        one.sliding_window = min(NARROW, one.sliding_window)
-    try:
+    with ExitStack() as narrowed:
+        for owner in (net.config.get_text_config(), *net.modules()):
+            if usual := getattr(owner, "sliding_window", None):
+                owner.sliding_window = NARROW
+                narrowed.callback(setattr, owner, "sliding_window", usual)
         yield
-    finally:
-        for one, window in zip(owners, usual, strict=True):
-            one.sliding_window = window

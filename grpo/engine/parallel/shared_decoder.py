@@ -12,19 +12,11 @@ from torch import Tensor
 
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.engine.model.build import Build
-from grpo.engine.model.decoder import Decoder, OwnDecoder
+from grpo.engine.model.decoder import OwnDecoder
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.transformers_model import TransformersModel
 from grpo.engine.model.weight import QuantisedWeight
 from grpo.engine.parallel.shard import Split
 from grpo.engine.parallel.softmax import split_log_softmax_rows
-
-
-def make_decoder(config: ModelConfig, build: Build) -> Decoder:
-    """Make the decoder of a checkpoint, or this process's part of it, without its weights."""
-    if config.by_transformers:
-        return TransformersModel(config, build)
-    return OwnDecoder(config, build) if build.shard.world == 1 else SharedDecoder(config, build)
 
 
 def own_shape(config: ModelConfig, num_shards: int) -> ModelConfig:
@@ -85,7 +77,7 @@ class SharedDecoder(OwnDecoder):
     def logits(self, hidden_XD, head_VD) -> Tensor:
         """Return the logits of all tokens, of which each shard computes its own."""
         own_XV = super().logits(hidden_XD, head_VD)
-        return self.build.shard.join(own_XV, Split(1, (self.config.vocab_size,)))
+        return self.build.shard.join(own_XV, Split(1, self.config.vocab_size))
 
     def log_softmax_rows(self, logits_XV: Tensor, *settings) -> tuple[Tensor, Tensor, Tensor | None]:
         """Normalise over all tokens. logits_XV, and the result's: of this shard's tokens."""

@@ -5,7 +5,8 @@ cache. If either differs from transformers' own log-probs by more than rounding,
 right, and no list of families has to be.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from grpo.engine.attention.choice import packed_attention
 from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.device.capture import no_waiting
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.transformers_model import PROMPT, TransformersModel, narrow, probe, probe_logps
+from grpo.engine.model.transformers_model import ANOTHER, BROKEN, PROMPT, TransformersModel, narrow, probe, probe_logps
 from grpo.engine.sampling.cache import KVCache
 from grpo.engine.sampling.sampler import prefill
 
@@ -27,17 +28,14 @@ COMPARED = 64  # tokens whose routers are compared
 
 
 @torch.inference_mode()
-def check_model(model: TransformersModel) -> None:
+def check_model(model: Decoder) -> None:
     """Raise UserError (exit 3) if log-probs differ from transformers' by more than rounding."""
+    assert isinstance(model, TransformersModel)
     family = model.config.family
     bound = ROUNDING[model.build.dtype]
-    fix = "use another model: README names families that pass"
-    kinds = (RuntimeError, ValueError, TypeError, AttributeError, IndexError)
-    row_2S = probe(model.config.vocab_size).to(model.build.device)
     errors = []
-    with narrow(model.net), explained(kinds, f"{family} cannot be computed here", fix):
-        for logits_of in (packed_logits, decoded_logits):
-            logits_CV = logits_of(model, row_2S, PROMPT)
+    with narrow(model.net), explained(BROKEN, f"{family} cannot be computed here", ANOTHER):
+        for logits_CV in both_ways(model, probe(model.config.vocab_size), PROMPT):
             error_C = probe_logps(logits_CV) - model.expected
             errors.append(float(error_C.abs().mean()))
     if not max(errors) <= bound:
@@ -45,46 +43,37 @@ def check_model(model: TransformersModel) -> None:
             f"{family} is computed differently here than by transformers",
             f"log-probs of 64 tokens differ by {errors[0]:.2g} nats when packed for training, and by {errors[1]:.2g} "
             f"when decoded; rounding makes {bound:g} at most",
-            fix,
+            ANOTHER,
             PREFLIGHT,
         )
 
 
-def packed_logits(model: TransformersModel, row_NS: Tensor, first: int) -> Tensor:
-    """Return the logits that predict what follows the `first` tokens of each row, as training computes them.
+def both_ways(model: TransformersModel, row_NS: Tensor, first: int) -> Iterator[Tensor]:
+    """Yield the logits after each token of these rows but the `first` ones, as training computes them and as decoding.
 
-    The rows begin with the same tokens, which are computed once.
+    The rows begin with the same tokens. Training computes these once; decoding has each token in a slot of its own.
     """
+    row_NS = row_NS.to(model.build.device)
     num_rows, end = row_NS.shape
     length = end - first
     position_S = torch.arange(end, device=row_NS.device)
-    shared_S = row_NS[0, :first]
-    own_NX = row_NS[:, first:]
-    id_T = torch.cat([shared_S, own_NX.flatten()])
-    position_T = torch.cat([position_S[:first], position_S[first:].repeat(num_rows)])
+    id_B = row_NS[:, first:].flatten()
+    position_B = position_S[first:].repeat(num_rows)
+
+    id_T = torch.cat([row_NS[0, :first], id_B])
+    position_T = torch.cat([position_S[:first], position_B])
     layout = Layout.of((first, (length,) * num_rows))
-    attend = packed_attention(model, layout)
-    hidden_TD = model(id_T, position_T, attend)
-    own_NXD = hidden_TD[first:].unflatten(0, (num_rows, length))
-    last_N1D = hidden_TD[first - 1].expand(num_rows, 1, -1)
-    hidden_NXD = torch.cat([last_N1D, own_NXD[:, :-1]], dim=1)
-    return model.logits(hidden_NXD.flatten(0, 1), model.head())
+    hidden_TD = model(id_T, position_T, packed_attention(model, layout))
+    yield model.logits(hidden_TD[first:], model.head())
 
-
-def decoded_logits(model: TransformersModel, row_NS: Tensor, first: int) -> Tensor:
-    """Return the same logits as decoding computes them, from the cache: each token in a slot of its own."""
-    num_rows, end = row_NS.shape
-    length = end - first
     of_rows = prefill(model, row_NS.tolist())
     kv_L2NKSE = torch.stack(of_rows, dim=2)
     cache = KVCache(kv_L2NKSE.repeat_interleave(length, dim=2))
-    id_B = row_NS[:, first - 1 : -1].flatten()
-    position_B = torch.arange(first - 1, end - 1, device=id_B.device).repeat(num_rows)
-    attend = DecodeAttention.over_used_positions(cache, position_B, cache.num_positions)
+    attend = DecodeAttention.over_used_positions(cache, position_B, end)
     if id_B.is_cuda:
         model.can_be_captured = _never_waits(lambda: model(id_B, position_B, attend))
     with model.sampling() as head_VD:
-        return model.logits(model(id_B, position_B, attend), head_VD)
+        yield model.logits(model(id_B, position_B, attend), head_VD)
 
 
 def _never_waits(work: Callable[[], object]) -> bool:
@@ -103,18 +92,23 @@ def router_changes(model: Decoder, group: Group) -> dict[str, float]:
 
     Of the first completion's first tokens. A model without routers has none.
     """
-    ids = [*group.prompt.ids, *group.completions[0].ids[:COMPARED]]
     first = len(group.prompt.ids)
-    if not isinstance(model, TransformersModel) or not model.routers or len(ids) == first:
+    own = group.completions[0].ids[:COMPARED]
+    if not isinstance(model, TransformersModel) or not model.experts or not own:
         return {}
-    row_1S = torch.tensor([ids], device=model.build.device)
-    with model.recording_routers() as packed:
-        packed_logits(model, row_1S, first)
-    with model.recording_routers() as decoded:
-        decoded_logits(model, row_1S, first)
-    num_layers = len(packed)  # decoding comes after a pass over the prompts
-    changed = 0.0
-    for packed_TX, decoded_BX in zip(packed, decoded[-num_layers:], strict=True):
-        differs_BX = packed_TX[first - 1 : -1] != decoded_BX
-        changed += float(differs_BX.any(dim=-1).float().mean())
-    return {"router_changed_frac": changed / num_layers}
+    chosen: list[Tensor] = []
+
+    def record(_: object, inputs: tuple[Tensor, ...]) -> None:
+        _, expert_TX, *_ = inputs
+        chosen.append(expert_TX.sort(dim=-1).values)
+
+    with ExitStack() as recording:
+        for experts in model.experts:
+            recording.enter_context(experts.register_forward_pre_hook(record))
+        for _ in both_ways(model, torch.tensor([[*group.prompt.ids, *own]]), first):
+            pass
+    num_layers = len(model.experts)
+    packed_LTX = torch.stack(chosen[:num_layers])
+    decoded_LBX = torch.stack(chosen[-num_layers:])
+    differs_LB = (packed_LTX[:, first:] != decoded_LBX).any(dim=-1)
+    return {"router_changed_frac": float(differs_LB.float().mean())}

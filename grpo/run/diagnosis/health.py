@@ -4,17 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from grpo.algorithm.schema import Completion, Group, completions_of
+from grpo.algorithm.schema import Group, completions_of
 from grpo.base.errors import NON_FINITE, SERVICE, UserError
+from grpo.base.storage import Json
 from grpo.run.diagnosis.glossary import Metrics
 from grpo.run.diagnosis.reasons import Grades, dominant_reason
 from grpo.run.diagnosis.record import METRICS_FILE, Answer, read_metrics, read_record
 from grpo.run.diagnosis.rules import RECENT, RULES, History, Rule, advice, first_step
-
-if TYPE_CHECKING:
-    from grpo.algorithm.optimizer import Optimizer
 
 MAX_BAD_STEPS = 3  # in a row; then the run ends
 
@@ -52,12 +49,13 @@ class Diagnosis(History):
     def compare(self, answers: Sequence[tuple[Answer, Answer]]) -> list[Symptom]:
         """Add the answers to held-out questions, before training and now; return the failures that they show."""
         self.answers = [(before.completion, now.completion) for before, now in answers]
-        return self._apply_rules(self.steps[-1]["step"]) if self.steps else []
+        return self._apply_rules(int(self.steps[-1]["step"])) if self.steps else []
 
     def _apply_rules(self, step: int) -> list[Symptom]:
         new = []
         for rule in RULES:
-            name, text = rule.__name__.replace("_", " "), rule(self)
+            name = rule.__name__.replace("_", " ")
+            text = rule(self)
             if text and name not in self.symptoms:
                 self.symptoms[name] = Symptom(rule, step, text, advice(rule, self), step)
                 new.append(self.symptoms[name])
@@ -70,25 +68,25 @@ class Diagnosis(History):
         return symptom.last_step <= self.steps[-1]["step"] - RECENT
 
 
-@dataclass
-class Health:
-    """Checks each step. Ends the run with exit code 5 for steps that are not finite, and 4 for rewards that fail."""
+class Health(Diagnosis):
+    """Says what each step shows. Ends the run with exit code 5 for steps that are not finite, and 4 for rewards that
+    fail: if the share of completions that a built-in reward cannot score stays above max_unscored.
+    """
 
-    say: Callable[[str], None]
-    max_unscored: float = 1.0  # share of completions
-    unscored: int = 0  # steps in a row
-    not_finite: int = 0  # steps in a row
-    diagnosis: Diagnosis = field(default_factory=Diagnosis)
-    run_dir: Path | None = None
+    def __init__(self, say: Callable[[str], None], config: Json, max_unscored: float):
+        super().__init__(config=config)
+        self.say = say
+        self.max_unscored = max_unscored
+        self.unscored = self.not_finite = 0  # steps in a row
 
-    def updated(self, optimizer: "Optimizer", grad_norm: float) -> None:
-        """Count optimizer steps without a finite gradient. In float16 it may overflow until the loss scale is found."""
-        if isfinite(grad_norm) or optimizer.has_overflowed:
+    def updated(self, grad_norm: float, has_overflowed: bool) -> None:
+        """Count updates without a finite gradient. In float16 it may overflow until the loss scale is found."""
+        if isfinite(grad_norm) or has_overflowed:
             self.not_finite = 0
         else:
             self.not_finite += 1
 
-    def check(self, step: int, metrics: Metrics, groups: Sequence[Group] = ()) -> None:
+    def after_step(self, step: int, metrics: Metrics, groups: Sequence[Group] = ()) -> None:
         """Check the run after a training step. groups: its completions."""
         if self.not_finite >= MAX_BAD_STEPS:
             raise UserError(
@@ -97,9 +95,12 @@ class Health:
                 "lower learning_rate or max_grad_norm, or use torch_dtype: bfloat16 instead of float16",
                 NON_FINITE,
             )
-        symptoms = self.diagnosis.check(step, metrics, [grades_of(completion) for completion in completions_of(groups)])
-        if step == 1 and self.diagnosis.first_step:
-            self.say(f"step 1: {self.diagnosis.first_step}")
+        grades: list[Grades] = []
+        for completion in completions_of(groups):
+            grades.append({name: (score.value, score.reason) for name, score in completion.scores.items()})
+        symptoms = self.check(step, metrics, grades)
+        if step == 1 and self.first_step:
+            self.say(f"step 1: {self.first_step}")
         self._announce(symptoms)
         self._check_rewards(metrics)
 
@@ -109,37 +110,29 @@ class Health:
 
     def resume(self, run_dir: Path) -> None:
         """Replay the steps before the run was resumed, without announcing their failures again."""
-        self.run_dir = run_dir
         for metrics in read_metrics(run_dir / METRICS_FILE)[0]:
-            self.diagnosis.check(metrics["step"], metrics)
+            self.check(int(metrics["step"]), metrics)
 
-    def end(self) -> None:
+    def end(self, run_dir: Path) -> None:
         """Look at what became of the held-out answers, and repeat the names of the failures that were announced."""
-        if self.run_dir:
-            self._announce(self.diagnosis.compare(read_record(self.run_dir).answered_twice()))
-        if self.diagnosis.symptoms:
-            names = [f"{name} (step {symptom.step})" for name, symptom in self.diagnosis.symptoms.items()]
+        self._announce(self.compare(read_record(run_dir).answered_twice()))
+        if self.symptoms:
+            names = [f"{name} (step {symptom.step})" for name, symptom in self.symptoms.items()]
             self.say(f"warnings of this run: {', '.join(names)}; `python -m grpo.explain RUN` says more")
 
     def _check_rewards(self, metrics: Metrics) -> None:
         """End the run when a built-in reward stays unscorable. A user's own function may skip what it likes."""
-        built_in = [name for name in metrics if ":" not in name]
-        shares = {name: metrics[name] for name in built_in if name.endswith("/unscored_frac")}
-        worst = max(shares, key=shares.get, default=None)
-        if worst is None or shares[worst] <= self.max_unscored:
+        shares = [(metrics[name], name) for name in metrics if name.endswith("/unscored_frac") and ":" not in name]
+        worst, name = max(shares, default=(0.0, ""))
+        if worst <= self.max_unscored:
             self.unscored = 0
             return
         self.unscored += 1
         if self.unscored >= MAX_BAD_STEPS:
             raise UserError(
-                f"{worst} was above {self.max_unscored:.0%} for {MAX_BAD_STEPS} steps, now {shares[worst]:.0%}",
+                f"{name} was above {self.max_unscored:.0%} for {MAX_BAD_STEPS} steps, now {worst:.0%}",
                 "completions/ holds the reason of each",
                 "restore the service, or raise max_unscored, and continue with resume_from_checkpoint=true; "
                 "if titles are missing, set missing_title_policy in another run",
                 SERVICE,
             )
-
-
-def grades_of(completion: Completion) -> Grades:
-    """Return what each reward gave for a completion, and why."""
-    return {name: (score.value, score.reason) for name, score in completion.scores.items()}

@@ -67,5 +67,5 @@ def dominant_reason(completions: Iterable[Grades]) -> Reason | None:
                 counts[reward, text[:MAX_TEXT], value is not None] += 1
     if not counts:
         return None
-    ((reason, count),) = counts.most_common(1)
-    return Reason(*reason, count, total) if count >= MOST * total else None
+    ((found, count),) = counts.most_common(1)
+    return Reason(*found, count, total) if count >= MOST * total else None

@@ -14,7 +14,9 @@ from grpo.base.storage import Json, read_mapping
 from grpo.run.diagnosis.glossary import Metrics
 from grpo.run.diagnosis.reasons import Grades
 
-CONFIG_FILE, STATE_FILE, METRICS_FILE = "config.resolved.yaml", "run_state.json", "metrics.jsonl"
+CONFIG_FILE = "config.resolved.yaml"
+STATE_FILE = "run_state.json"
+METRICS_FILE = "metrics.jsonl"
 TRACES = (METRICS_FILE, STATE_FILE, CONFIG_FILE)  # a folder with one of them holds a run
 
 
@@ -76,7 +78,7 @@ class Record:
             return []
         first = {answer.row: answer for answer in self.answers(steps[0], "evaluation")}
         last = {answer.row: answer for answer in self.answers(steps[-1], "evaluation")}
-        rows = (first.keys() & last.keys()) - {None}
+        rows = [row for row in first.keys() & last.keys() if row is not None]
         return [(first[row], last[row]) for row in sorted(rows)]
 
 
@@ -103,8 +105,9 @@ def read_record(path: str | Path) -> Record:
 def was_killed(state: Json) -> bool:
     """Return whether the process of a run that has not ended ran on this machine, and is gone."""
     pid = state.get("pid")
-    is_here = isinstance(pid, int) and 0 < pid < 2**31 and state.get("host") == socket.gethostname()
-    if not is_here or os.name != "posix":  # elsewhere os.kill does more than ask
+    if not isinstance(pid, int) or not 0 < pid < 2**31 or state.get("host") != socket.gethostname():
+        return False
+    if os.name != "posix":  # elsewhere os.kill does more than ask
         return False
     try:
         os.kill(pid, 0)
@@ -151,7 +154,7 @@ def _number(value: float | str | None) -> float | None:
 
 def _summaries(content: Json) -> dict[str, dict[str, Metrics]]:
     """Return the parts of each measurement, "before" and "after", with the numbers that are known."""
-    found = {}
+    found: dict[str, dict[str, Metrics]] = {}
     for moment in ("before", "after"):
         if parts := content.get(moment):
             found[moment] = {part: {n: v for n, v in of.items() if v is not None} for part, of in parts.items()}

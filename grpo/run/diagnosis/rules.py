@@ -53,9 +53,11 @@ class History:
         steps = [step for step in self.steps if _finite([step], name)]
         if len(steps) < 2 * TREND:
             return None
-        first, last = _finite(steps[:TREND], name), _finite(steps[-TREND:], name)
+        first = _finite(steps[:TREND], name)
+        last = _finite(steps[-TREND:], name)
         since = int(steps[-TREND]["step"])
-        return Trend(statistics.fmean(first), statistics.fmean(last), _standard_error(first, last), since)
+        error = math.sqrt(sum(statistics.variance(values) / len(values) for values in (first, last)))
+        return Trend(statistics.fmean(first), statistics.fmean(last), error, since)
 
     def since(self, number: int = RECENT) -> str:
         """Return "since step N", where N is the first of the last `number` steps."""
@@ -100,14 +102,10 @@ class Trend:
 Rule = Callable[[History], str | None]
 
 
-def _standard_error(*samples: Sequence[float]) -> float:
-    return math.sqrt(sum(statistics.variance(values) / len(values) for values in samples))
-
-
 def _finite(steps: Sequence[Metrics], name: str) -> list[float]:
     """Return a metric of each step; [] if a step lacks it, or has a value that is not finite."""
-    values = [step.get(name) for step in steps]
-    return values if all(value is not None and math.isfinite(value) for value in values) else []
+    values = [step[name] for step in steps if math.isfinite(step.get(name, math.nan))]
+    return values if len(values) == len(steps) else []
 
 
 # --- nothing to learn from -----------------------------------------------------------------------------------------
@@ -115,7 +113,8 @@ def _finite(steps: Sequence[Metrics], name: str) -> list[float]:
 
 def first_step(history: History) -> str:
     """Say in one line how the completions of the first step fared."""
-    step, found = history.steps[-1], []
+    step = history.steps[-1]
+    found = []
     if step.get("completions/clipped_ratio"):
         found.append(f"{step['completions/clipped_ratio']:.0%} of the completions are cut off at max_completion_length")
     if history.reason:
@@ -193,7 +192,8 @@ def stands_still(history: History) -> str | None:
 
     To do: raise learning_rate (now {learning_rate}), or max_steps (now {max_steps}).
     """
-    number, accuracy = len(history.answers), history.recent("accuracy")
+    number = len(history.answers)
+    accuracy = history.recent("accuracy")
     same = sum(before == now for before, now in history.answers)
     is_learned = accuracy and statistics.fmean(accuracy) >= LEARNED
     number_of_steps = min(SURE, len(history.steps))
@@ -287,7 +287,8 @@ def entropy_died(history: History) -> str | None:
 
     To do: lower learning_rate; or raise temperature, epsilon_high (0.28 in DAPO) or beta.
     """
-    entropy, accuracy = history.trend("sampler/entropy"), history.recent("accuracy")
+    entropy = history.trend("sampler/entropy")
+    accuracy = history.recent("accuracy")
     is_learned = accuracy and statistics.fmean(accuracy) >= LEARNED
     if not entropy or is_learned or not history.lasts("sampler/entropy", lambda now: now < entropy.start / 10):
         return None
@@ -303,15 +304,20 @@ RULES: tuple[Rule, ...] = (
 
 def meaning(rule: Rule) -> str:
     """Return what a rule's failure means, from its docstring."""
-    return " ".join(inspect.getdoc(rule).partition("To do:")[0].split())
+    return _described(rule)[0]
 
 
 def advice(rule: Rule, history: History) -> str:
     """Return what helps: against the reason that most completions share, or what the rule's docstring says."""
     is_mostly_cut = rule is cut_off and history.steps[-1]["completions/clipped_ratio"] >= MOST
     remedy = history.remedy() if rule is no_signal or is_mostly_cut else ""
-    text = " ".join(inspect.getdoc(rule).partition("To do:")[2].split())
-    return remedy or re.sub(r"{(\w+)}", lambda key: str(history.config.get(key[1], "unset")), text)
+    return remedy or re.sub(r"{(\w+)}", lambda key: str(history.config.get(key[1], "unset")), _described(rule)[1])
+
+
+def _described(rule: Rule) -> tuple[str, str]:
+    """Return the parts of a rule's docstring: what its failure means, and what helps."""
+    about, _, remedy = (inspect.getdoc(rule) or "").partition("To do:")
+    return " ".join(about.split()), " ".join(remedy.split())
 
 
 def _percent(values: Sequence[float]) -> str:
