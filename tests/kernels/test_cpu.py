@@ -175,7 +175,7 @@ def asked_anew():
 @pytest.mark.parametrize(("capability", "compiler", "reason"), [
     ("AVX512", "cc", "for AVX512 there are no kernels in C"),
     ("NO AVX", "cc", "for NO AVX there are no kernels in C"),
-    ("AVX2", "/nonexistent", "the kernels in C failed: FileNotFoundError"),
+    ("AVX2", "/nonexistent", "the kernels in C failed: [Errno 2]"),
     ("AVX2", "cc '", "the kernels in C failed: ValueError"),
     ("AVX2", "false", "the kernels in C failed: OSError: Command"),
 ])  # fmt: skip
