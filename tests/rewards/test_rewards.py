@@ -222,7 +222,7 @@ def test_scorer_starts_when_a_completion_is_submitted():
 def test_rewards_go_to_the_completion_of_their_index_in_whatever_order_they_arrive():
     """Submitted as 2, 0, 1, with a second group in between; every kind of reward sees and grades its own completion."""
 
-    def lengths(prompts, completions, **columns):
+    async def lengths(prompts, completions, **columns):
         return [float(len(completion)) for completion in completions]
 
     async def api(text, row):
