@@ -287,7 +287,7 @@ BUDGETS = {
     "grpo/replay": 4_750,
     "grpo/tools": 7_750,
     "knowledge": 11_750,
-    "rewards": 25_250,
+    "rewards": 25_000,
     "rewards/mathematics": 17_250,
     "bench": 16_000,
     "tests": 276_250,
