@@ -65,7 +65,8 @@ def in_time(seconds: float | None, work: Callable[[], Any], say_late: Callable[[
     finally:
         rings_from = math.inf  # from here on nothing is interrupted
         is_over.set()
-        thread.join()
+        if thread.is_alive():  # the time may be over before it runs; then it ends by itself
+            thread.join()
         if can_ring:
             signal.setitimer(signal.ITIMER_PROF, 0)
             put_back(signal.SIGPROF, before)  # a signal that is late would end the process without the steps above

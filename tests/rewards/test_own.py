@@ -25,6 +25,7 @@ from making import grade_groups, make_answers, of_each
 
 from grpo.algorithm.schema import Score, TrainerState
 from grpo.base.errors import UserError
+from rewards.deadline import TimeOver, in_time
 from rewards.own import as_function, needed_columns
 from rewards.own_names import find_object, short_name
 from rewards.registry import Reward, build_rewards
@@ -500,3 +501,13 @@ def test_past_its_deadline_a_group_is_unscorable_and_the_next_one_is_not(pace):
     reason = groups[0].completions[1].scores["m:f"].reason
     assert reason == f"no answer within {0.2 * pace:g} s (reward_timeout_s)"
     assert 1.1 * pace < metrics["rewards/m:f/time"] < 10 * pace
+
+
+def test_the_time_may_be_over_before_the_thread_that_watches_it_runs(monkeypatch):
+    def start(thread):
+        time.sleep(0.02)
+        raise TimeOver
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(TimeOver):
+        in_time(0.01, lambda: None, lambda: None)
