@@ -24,8 +24,7 @@ from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.kernel_choice import describe
 from grpo.engine.sampling.cache import KVCache
-from grpo.engine.sampling.cuda_graph import DecodeGraphs
-from grpo.engine.sampling.decode_step import Slots
+from grpo.engine.sampling.decode_step import DecodeSteps, Slots
 
 RANKS = dict.fromkeys(models.SHAPES, 16) | {"7b": 256}  # of the adapter that a model usually has
 TARGETS = {1: 0.80, 24: 0.75, 96: 0.75, 288: 0.70}
@@ -65,7 +64,7 @@ class Steps:
         self.slots = Slots.make(cache, STEPS)
         self.slots.seed_B.copy_(torch.arange(rows))
         capture = CudaCapture() if options.device == "cuda" else None
-        self.graphs = DecodeGraphs(self.model, self.slots, (), self.attention, capture)
+        self.graphs = DecodeSteps(self.model, self.slots, (), self.attention, capture)
 
     @torch.inference_mode()
     def run(self) -> None:

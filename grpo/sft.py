@@ -26,7 +26,7 @@ from grpo.engine.device.distributed import Ranks
 from grpo.engine.model import memory
 from grpo.engine.model.weights import read_model_config
 from grpo.policy import find_parts, load_encoder
-from grpo.report.plot import line_plot
+from grpo.report.plot import draw_loss
 from grpo.run import form
 from grpo.run.diagnosis.record import METRICS_FILE, read_metrics
 from grpo.run.run import Run
@@ -138,8 +138,8 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
         trainer.end()
         if run.ranks.is_main:
             steps = read_metrics(run.path / METRICS_FILE)[0]
-            curve = [(metrics["step"], metrics["loss"]) for metrics in steps if "loss" in metrics]
-            line_plot(run.path / "loss.png", {"loss": curve}, "step", "loss of the answer tokens, nats")
+            losses = [(metrics["step"], metrics["loss"]) for metrics in steps if "loss" in metrics]
+            draw_loss(run.path / "loss.png", losses)
 
 
 def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> tuple[list[Group], RowCount]:

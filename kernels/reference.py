@@ -131,18 +131,6 @@ def decode_attention(q_BHE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, lengths_B: T
     return torch.stack(out_of_row)
 
 
-def token_logprobs(
-    hidden_CD: Tensor, head_VD: Tensor, targets_C: Tensor, temperature: float, cut_C: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return log-probs of the targets and entropies from hidden states. Twin of logprobs.token_logprobs.
-
-    Tokens whose log-prob lies below the cut are dropped, but never the target.
-    """
-    logits_CV = hidden_CD.double() @ head_VD.double().T
-    logp_C, entropy_C, _ = log_softmax_rows(logits_CV, targets_C, temperature, cut_C)
-    return logp_C, entropy_C
-
-
 def log_softmax_rows(
     logits_CV: Tensor, targets_C: Tensor, temperature: float, cut_C: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -93,52 +93,11 @@ def _required(function: UserFunction) -> list[str]:
 
 
 @dataclass
-class Graded:
-    """What a function says of a group of `size` completions; two of its methods are passed to it, as TRL does.
-
-    values: what it returned. extra: column -> a value per completion. metrics: name -> the numbers told.
-    """
-
-    size: int
-    values: Any = None
-    extra: dict[str, list[Any]] = field(default_factory=dict)
-    metrics: dict[str, list[float]] = field(default_factory=dict)
-
-    def log_extra(self, column: str, values: Iterable[Any]) -> None:
-        """Write a value per completion into completions/, among the details of the reward."""
-        values = _listed(values)
-        if not isinstance(values, list) or len(values) != self.size:
-            raise ValueError(f"log_extra({column!r}, ...) needs a list of {self.size} values, one per completion")
-        self.extra[without_secrets(column)] = [_as_detail(value) for value in values]
-
-    def log_metric(self, name: str, value: float) -> None:
-        """Add a number to the metric log/NAME, which is the mean of a step's numbers. An infinite one counts as NaN."""
-        number = float(value)
-        numbers = self.metrics.setdefault(f"log/{without_secrets(name)}", [])
-        numbers.append(number if abs(number) <= MAX_NUMBER else math.nan)
-
-    def scores(self, name: str) -> list[Score]:
-        """Return the score of each completion. UserError if the function did not return a number or None for each."""
-        values = self.values
-        size = self.size
-        if not isinstance(values, list) or len(values) != size:
-            what = f"the reward {name} must return a list of {size} numbers or None"
-            raise UserError(what, f"it returned {shown(values)}", "return one value per completion", INTERNAL)
-        applies = any(value is not None for value in values)
-        silent = Score(None, "the function returned None" + " for the whole group" * (not applies), applies=applies)
-        scores = []
-        for index, value in enumerate(values):
-            score = silent if value is None else Score(as_number(name, value))
-            extra = {column: told[index] for column, told in self.extra.items()}
-            scores.append(replace(score, details={"extra": extra}) if extra else score)
-        return scores
-
-
-@dataclass
 class OwnCall:
-    """A user's function, and the group that it grades.
+    """A call of a user's function on a group. Two of its methods are passed to the function, as TRL does.
 
-    future: what it says, once it is called. began: by the monotonic clock; 0 before that. seconds: that it took.
+    future: what it returns. began: by the monotonic clock; 0 before that. seconds: that it took.
+    extra: column -> a value per completion, told by the function. metrics: name -> the numbers told.
     """
 
     name: str
@@ -146,11 +105,13 @@ class OwnCall:
     timeout_s: float | None
     group: Group
     state: TrainerState
-    future: "Future[Graded]" = field(default_factory=Future)
+    future: "Future[Any]" = field(default_factory=Future)
     began: float = 0.0
     seconds: float = 0.0
+    extra: dict[str, list[Any]] = field(default_factory=dict)
+    metrics: dict[str, list[float]] = field(default_factory=dict)
 
-    def arguments(self, graded: Graded) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         """Return what TRL passes to a function for the completions of a prompt: copies, which it may change.
 
         prompts, completions: texts; lists of messages if the data holds conversations. Every column holds one value
@@ -168,11 +129,41 @@ class OwnCall:
             if name not in (*PASSED, *NOT_PASSED):
                 columns[name] = [deepcopy(value) for _ in texts]
         ids = [copy(completion.ids) for completion in self.group.completions]
-        passed = (prompts, completions, ids, self.state, graded.log_extra, graded.log_metric)
+        passed = (prompts, completions, ids, self.state, self.log_extra, self.log_metric)
         environments = [one.environment.object for one in self.group.completions if one.environment]
         if environments:
             columns[ENVIRONMENTS] = environments
         return {**columns, **dict(zip(PASSED, passed, strict=True))}
+
+    def log_extra(self, column: str, values: Iterable[Any]) -> None:
+        """Write a value per completion into completions/, among the details of the reward."""
+        values = _listed(values)
+        size = len(self.group.completions)
+        if not isinstance(values, list) or len(values) != size:
+            raise ValueError(f"log_extra({column!r}, ...) needs a list of {size} values, one per completion")
+        self.extra[without_secrets(column)] = [_as_detail(value) for value in values]
+
+    def log_metric(self, name: str, value: float) -> None:
+        """Add a number to the metric log/NAME, which is the mean of a step's numbers. An infinite one counts as NaN."""
+        number = float(value)
+        numbers = self.metrics.setdefault(f"log/{without_secrets(name)}", [])
+        numbers.append(number if abs(number) <= MAX_NUMBER else math.nan)
+
+    def scores(self) -> list[Score]:
+        """Return the score of each completion. UserError if the function did not return a number or None for each."""
+        values = self.future.result()
+        count = len(self.group.completions)
+        if not isinstance(values, list) or len(values) != count:
+            what = f"the reward {self.name} must return a list of {count} numbers or None"
+            raise UserError(what, f"it returned {shown(values)}", "return one value per completion", INTERNAL)
+        applies = any(value is not None for value in values)
+        silent = Score(None, "the function returned None" + " for the whole group" * (not applies), applies=applies)
+        scores = []
+        for index, value in enumerate(values):
+            score = silent if value is None else Score(as_number(self.name, value))
+            extra = {column: told[index] for column, told in self.extra.items()}
+            scores.append(replace(score, details={"extra": extra}) if extra else score)
+        return scores
 
 
 def as_number(name: str, value: Any) -> float:
@@ -229,11 +220,10 @@ class OwnCalls:
 
     def make(self, call: OwnCall) -> None:
         """Call a function on this thread. If what it returns can be awaited, that goes on, on the event loop."""
-        graded = Graded(len(call.group.completions))
         call.began = time.monotonic()
 
         def work() -> Any:
-            values = call.function(**call.arguments(graded))
+            values = call.function(**call.arguments())
             return values if inspect.isawaitable(values) else _listed(values)
 
         seconds = None if is_async(call.function) else call.timeout_s  # it only begins
@@ -247,10 +237,9 @@ class OwnCalls:
             raise failure_of(call.name, error) from error
         else:
             if inspect.isawaitable(values):
-                call.future = self.loop.run(_await(call, graded, values))
+                call.future = self.loop.run(_await(call, values))
             else:
-                graded.values = values
-                call.future.set_result(graded)
+                call.future.set_result(values)
         finally:
             call.seconds = time.monotonic() - call.began
 
@@ -264,13 +253,13 @@ class OwnCalls:
             return [Score(None, f"no answer within {limit_s:g} s (reward_timeout_s)")] * len(call.group.completions)
         self.seconds[call.name] += call.seconds
         try:
-            graded = call.future.result()
+            scores = call.scores()
         except CancelledError as error:
             why = "its event loop has ended: one of its tasks raised SystemExit or KeyboardInterrupt"
             raise UserError(f"the reward {call.name} failed", why, FIX, INTERNAL) from error
-        for metric, numbers in graded.metrics.items():
+        for metric, numbers in call.metrics.items():
             self.logged[metric] += numbers
-        return graded.scores(call.name)
+        return scores
 
     def metrics(self, names: Iterable[str]) -> dict[str, float]:
         """Return the seconds of these functions, and the means of what was logged, since the last call."""
@@ -287,11 +276,10 @@ class OwnCalls:
             _log.warning(f"warning: {what}, and nothing can end it: the run waits for it")
 
 
-async def _await(call: OwnCall, graded: Graded, work: Awaitable[Any]) -> Graded:
+async def _await(call: OwnCall, work: Awaitable[Any]) -> Any:
     """Wait for what a call has returned, on its event loop."""
     try:
-        graded.values = _listed(await work)
-        return graded
+        return _listed(await work)
     except BaseException as error:
         task = asyncio.current_task()
         if task and task.cancelling():  # its time is over; or the run ends, or the event loop

@@ -31,7 +31,6 @@ from grpo.engine.parallel import shard
 from knowledge.build import build
 from rewards.scorer import Scorer
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"  # real data, where somebody has put it there
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -42,13 +41,6 @@ ALONE = SimpleNamespace(
     rank=0, world=1, sum=list, sum_=lambda tensor: tensor, max=float, gather_lists=list, of_first=lambda make: make()
 )
 ALONE.replicas, ALONE.shard = ALONE, shard.ALONE
-
-
-def real_data(name: str) -> Path:
-    """A real data file; the test is skipped where it is absent."""
-    if not (SHARED / name).exists():
-        pytest.skip(f"needs real data that is not part of the project: {name}")
-    return SHARED / name
 
 
 def cases(test: str, section: str) -> list[list[str]]:

@@ -15,9 +15,9 @@ def find_problems(config: AnyConfig, is_run: bool = True) -> Iterator[str]:
     """Yield a message for each combination of keys that cannot work. is_run: also for what only training needs."""
     if isinstance(config, TrainConfig):
         yield from _reward_problems(config)
-    if isinstance(config, TrainConfig) and is_run:
-        yield from _training_problems(config)
-        yield from _unmet_needs(config)
+        if is_run:
+            yield from _training_problems(config)
+            yield from _unmet_needs(config)
     for name in config.tools:  # in stage 1, results after a misspelt one would be trained
         if name.endswith((".py", ":")):
             yield f"tools: {name} names no function; write it as path/file.py:FUNCTION"

@@ -22,16 +22,22 @@ _FIRST_PART = re.compile(r"-0{5}-of-\d{5}(?=\.)")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
-def fetch_model(name_or_path: str, revision: str = "main", kind: str = "model", weights: bool = True) -> Path:
+def fetch_model(
+    name_or_path: str,
+    revision: str = "main",
+    kind: str = "model",
+    weights: bool = True,
+) -> Path:
     """Return the folder of a checkpoint, adapter or tokenizer, and download it first if it is a hub id.
 
     kind: what messages call it, such as "adapter". weights: False downloads config and tokenizer alone, a few MB.
     """
-    if Path(name_or_path).is_dir():
-        return Path(name_or_path)
-    if Path(name_or_path).is_file():
+    path = Path(name_or_path)
+    if path.is_dir():
+        return path
+    if path.is_file():
         why = "a checkpoint is a folder with config.json, weights and tokenizer"
-        raise UserError(f"{name_or_path} is a file", why, f"give its folder, {Path(name_or_path).parent}", PREFLIGHT)
+        raise UserError(f"{path} is a file", why, f"give its folder, {path.parent}", PREFLIGHT)
     return _download(name_or_path, revision, kind, SMALL_FILES + WEIGHTS * weights)
 
 
@@ -41,10 +47,11 @@ def fetch_data(name: str, split: str = "train", hint: str = "") -> Path:
     name: a file, a folder, or a hub id; `owner/name:config` names one of the configurations of a hub data set. split:
     which part of a folder or a hub data set to use. hint: what else to do if there is none.
     """
-    if Path(name).is_file():
-        return Path(name)
-    if Path(name).is_dir():
-        return _choose_file(Path(name), name, "", split)
+    path = Path(name)
+    if path.is_file():
+        return path
+    if path.is_dir():
+        return _choose_file(path, name, "", split)
     repository, _, config = name.partition(":")
     repository = repository if _HUB_ID.fullmatch(repository) else name  # whole, as a message shows it
     return _choose_file(_download(repository, "main", "dataset", DATA_FILES, hint), name, config, split)
@@ -61,15 +68,15 @@ def _choose_file(folder: Path, name: str, config: str, split: str) -> Path:
     found = sorted(path for pattern in DATA_FILES for path in folder.rglob(pattern) if path.name not in NOT_DATA)
     names = [str(path.relative_to(folder)) for path in found if not _LATER_PART.search(path.name)]
     chosen = []
-    for name in names:
-        *folders, file = Path(name).parts
-        if config in ("", *folders) or file.startswith(config):
-            chosen.append(name)
+    for one in names:
+        *folders, file = Path(one).parts
+        if config in folders or file.startswith(config):
+            chosen.append(one)
     word = re.compile(rf"(?<![a-z]){re.escape(split)}(?![a-z])", re.IGNORECASE)  # latest.jsonl is no test
     chosen = list(filter(word.search, chosen)) or chosen
-    others = [name for name in chosen if not name.endswith(".parquet")]
+    others = [one for one in chosen if not one.endswith(".parquet")]
     same_rows = set(map(_stem, others))
-    chosen = others + [name for name in chosen if name not in others and _stem(name) not in same_rows]
+    chosen = others + [one for one in chosen if _stem(one) not in same_rows]
     if len(chosen) != 1:
         raise UserError(
             f"the data set {name} has no single {split} file",

@@ -108,9 +108,7 @@ def read_calls(calls: Any) -> list[dict[str, Any]]:
     """
     read = []
     for call in _listed(calls):
-        function = None
-        if isinstance(call, dict):
-            function = call.get("function") or call
+        function = call.get("function") or call if isinstance(call, dict) else None
         if not isinstance(function, dict) or not is_text(function.get("name")):
             raise ValueError(f"its tool_calls are {shown(calls)}, and not calls with name and arguments")
         arguments = _from_json(function.get("arguments")) or {}

@@ -32,7 +32,11 @@ def has_tokenizer(folder: Path) -> bool:
     return any((folder / name).exists() for name in VOCABULARY_FILES)
 
 
-def load_tokenizer(folder: Path, chat_template: str | None = None, template_options: Mapping[str, Any] | None = None):
+def load_tokenizer(
+    folder: Path,
+    chat_template: str | None = None,
+    template_options: Mapping[str, Any] | None = None,
+):
     """Load the Hugging Face tokenizer of a folder; UserError (exit 3) if it is unreadable or has no chat template.
 
     chat_template: a Jinja file that replaces its own. template_options: values for the template's variables. They are
@@ -64,7 +68,12 @@ def load_tokenizer(folder: Path, chat_template: str | None = None, template_opti
     return tokenizer
 
 
-def render(tokenizer, messages: Sequence[Message], header: bool = True, tools: Sequence[Tool] = ()) -> str:
+def render(
+    tokenizer,
+    messages: Sequence[Message],
+    header: bool = True,
+    tools: Sequence[Tool] = (),
+) -> str:
     """Render messages with the chat template.
 
     header: end with the assistant's header, as a prompt does. tools: descriptions of those that can be called.
@@ -185,8 +194,7 @@ class ChatEncoder:
             for number, message in enumerate(messages):
                 lost |= {part for part in parts(message) if self._leaves_out(messages[: number + 1], part, tools)}
             if tools:
-                text = render(self.tokenizer, messages, False, tools)
-                if text == render(self.tokenizer, messages, False):
+                if render(self.tokenizer, messages, False, tools) == render(self.tokenizer, messages, False):
                     lost.add("tools")
         except UserError as error:
             return f"that the chat template cannot write: {error.why}"
@@ -202,8 +210,7 @@ class ChatEncoder:
         *before, last = messages
         less = {name: value for name, value in last.items() if name != part}
         without = before if part == "tool" else [*before, less]
-        text = render(self.tokenizer, messages, False, tools)
-        return text == render(self.tokenizer, without, False, tools)
+        return render(self.tokenizer, messages, False, tools) == render(self.tokenizer, without, False, tools)
 
     def turn(self, before: Sequence[Message], message: Message, tools: Sequence[Tool] = ()) -> list[int]:
         """Return the tokens of an answer as the template writes it, calls and thoughts included, and of its end.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FIELDS = {  # what is read of a row -> the usual names of its column
     "question": ("question", "problem", "prompt", *CONVERSATION_FIELDS),
     "answer": "answer answers ground_truth final_answer expected_answer best_answer solution".split(),
-    "title": ("title",),
+    "title": ["title"],
 }
 USERS_TURN = "conversation that ends with the user's message"
 

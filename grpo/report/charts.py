@@ -2,18 +2,16 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from itertools import chain
 from statistics import fmean
 
 from grpo.base.storage import Json
 from grpo.base.text import in_words
-from grpo.report.plot import finite_points
+from grpo.report.plot import Points, finite_points
 from grpo.run.diagnosis.glossary import meaning
 from grpo.run.diagnosis.record import Record
-
-Points = Sequence[tuple[float, float]]
 
 CHARTS = {  # title -> metrics; * stands for any name
     "Reward": "reward",
@@ -80,7 +78,8 @@ def _draw(title: str, curves: dict[str, Points]) -> Json:
     steps, values = zip(*chain(*curves.values()), strict=True)
     form = ".0%" if title in OF_SHARES else ".4g"
     lowest, highest = (0, 1) if title in OF_SHARES else (min(values), max(values))
-    across, up = _scale(min(steps), max(steps)), _scale(lowest, highest)
+    across = _scale(min(steps), max(steps))
+    up = _scale(lowest, highest)
     drawn = []
     for name, points in curves.items():
         places = [(WIDTH * across(step), HEIGHT * (1 - up(value))) for step, value in points]

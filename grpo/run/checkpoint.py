@@ -27,7 +27,7 @@ from grpo.base.storage import Json, failpoint, read_json, save_tensors
 from grpo.config.options import AnyConfig
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.parallel.splits import whole_parameters
+from grpo.engine.parallel.splits import trained_bytes
 
 FORMAT = 4
 COPIES = 3  # of every trained weight: itself and AdamW's two moments; an adapter is written a second time
@@ -53,7 +53,7 @@ def check_disk(model: Decoder, config: AnyConfig, adapter: Path | None) -> int:
 
     adapter: the one to start from; every checkpoint holds it as well, stacked on the new one.
     """
-    trained = sum(weight.nbytes for weight in whole_parameters(model))
+    trained = trained_bytes(model)
     one = COPIES * trained
     if model.build.lora is not None:
         one += trained + (sum(path.stat().st_size for path in adapter.glob("*.safetensors")) if adapter else 0)

@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
-from knowledge.store.database import BUSY_TIMEOUT_S, ReadOnlyDatabase, bad_file, check_file
+from knowledge.store.database import ReadOnlyDatabase, bad_file, check_file
 from knowledge.store.fulltext import FullTextIndex
 from knowledge.store.passages import Passage, split_stored
 from knowledge.store.rank import rank
@@ -79,9 +79,9 @@ class KnowledgeBase:
     while in use.
     """
 
-    def __init__(self, path: str | Path, busy_timeout_s: float = BUSY_TIMEOUT_S):
+    def __init__(self, path: str | Path):
         self.path = Path(path).absolute()  # a user's reward may change the directory
-        self._database = ReadOnlyDatabase(self.path, busy_timeout_s)
+        self._database = ReadOnlyDatabase(self.path)
         try:
             record = check_file(self._database)
         except BaseException:

@@ -152,7 +152,7 @@ def check_seal(path: Path, max_bytes: float = MAX_CHECKED_BYTES) -> None:
                 raise bad_file(path, "changed after it was built", wanted, fix)
 
 
-def check_pages(database: "ReadOnlyDatabase", max_bytes: float = MAX_CHECKED_BYTES) -> None:
+def check_pages(database: "ReadOnlyDatabase", max_bytes: float) -> None:
     """Raise UserError (exit 3) if a file is truncated, or SQLite finds it damaged. A larger one it does not check."""
     path = database.path
     num_bytes = path.stat().st_size
@@ -255,12 +255,12 @@ def read_only_uri(path: Path) -> str:
 class ReadOnlyDatabase:
     """Run SELECTs on a file. Values are bound: no statement holds user text.
 
-    Raises KnowledgeBusy after `busy_timeout_s` of waiting for a lock, and UserError (exit 3) if the file is damaged, or
+    Raises KnowledgeBusy after BUSY_TIMEOUT_S of waiting for a lock, and UserError (exit 3) if the file is damaged, or
     was changed or replaced.
     """
 
-    def __init__(self, path: Path, busy_timeout_s: float = BUSY_TIMEOUT_S):
-        self.path, self.busy_timeout_s = path, busy_timeout_s
+    def __init__(self, path: Path):
+        self.path = path
         self._uri, self._opened = read_only_uri(path), os.stat(path)
         # by process: SQLite forbids a forked child to use the connections of its parent, and to close them
         self._engines: dict[int, sa.Engine] = {}
@@ -306,7 +306,7 @@ class ReadOnlyDatabase:
     def _connect(self) -> sqlite3.Connection:
         if not self.path.exists() or os.stat(self.path).st_ino != self._opened.st_ino:
             raise self._mixed("replaced or removed")
-        connection = sqlite3.connect(self._uri, uri=True, timeout=self.busy_timeout_s, check_same_thread=False)
+        connection = sqlite3.connect(self._uri, uri=True, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
         connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
         return connection
 
@@ -332,7 +332,7 @@ class ReadOnlyDatabase:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return KnowledgeBusy(
                 f"{self.path} is locked",
-                f"another process has held its write lock for {self.busy_timeout_s:g} s",
+                f"another process has held its write lock for {BUSY_TIMEOUT_S:g} s",
                 "wait for that process or end it; nothing may write to a knowledge base in use",
                 PREFLIGHT,
             )

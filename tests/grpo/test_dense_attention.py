@@ -1,5 +1,4 @@
-"""Attention by two products, forward and backward, against the formula in float64 and against torch's kernel in the
-same dtype."""
+"""Attention by two products, forward and backward, against the formula in float64."""
 
 import pytest
 import torch
@@ -49,15 +48,10 @@ def test_equals_the_formula_with_gradients(shape, has_masks, bytes_at_a_time, mo
         padded = F.pad(q, (0, 0, 0, 0, T - S, 0))
         return torch.stack([slow(padded[n], k[n], v[n], visible_NTT[n])[T - S :] for n in range(N)])
 
-    def torchs(*given):
-        q, k, v = (x.transpose(1, 2) for x in given)
-        return F.scaled_dot_product_attention(q, k, v, masks, enable_gqa=True).transpose(1, 2)
-
     wanted = run(formula, [x.double() for x in inputs], g)
     got = run(lambda q, k, v: DenseAttention.apply(q, k, v, masks), inputs, g)
-    for ours, theirs, exact in zip(got, run(torchs, inputs, g), wanted, strict=True):
-        for row in range(N):
-            assert error(ours[row], exact[row]) < max(3 * error(theirs[row], exact[row]), 0.01)
+    for ours, exact in zip(got, wanted, strict=True):
+        assert all(error(ours[row], exact[row]) < 0.02 for row in range(N))
 
 
 def test_where_there_is_one_key_to_look_at_no_score_matters():

@@ -199,7 +199,9 @@ def test_the_file_of_a_split_is_found_by_a_word_of_its_name_and_then_by_its_kind
     if chosen:
         assert fetch_data(str(tmp_path), split) == tmp_path / chosen
     else:
-        refused(lambda: fetch_data(str(tmp_path), split), f"no single {split} file", *names.split())
+        refused(
+            lambda: fetch_data(str(tmp_path), split), f"data set {tmp_path} has no single {split} file", *names.split()
+        )
 
 
 # --- conversations ------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from grpo.kernels.reference import token_logprobs as slow
+from grpo.kernels import reference
 from making import measured_in_forks
 
 from grpo.algorithm.logprobs import token_logprobs
@@ -12,6 +12,11 @@ from grpo.engine.device.draw import SamplingParams, draw
 from grpo.engine.device.ops import log_softmax_rows
 
 NO_CUT = float("-inf")
+
+
+def slow(hidden, head, targets, temperature, cuts=None):
+    logits = hidden.double() @ head.double().T
+    return reference.log_softmax_rows(logits, targets, temperature, cuts)[:2]
 
 
 def inputs(rows=37, width=16, vocabulary=101):

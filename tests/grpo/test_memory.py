@@ -152,12 +152,9 @@ def test_an_account_by_hand():
     assert needed.logits == 10 * 2048 * (2 + 4 + 4)
     assert memory.logits_bytes_per_row(decoder(SMALL, 2, torch.float32, "meta")) == 2048 * 12
     assert needed.activations == int(100 * memory.activation_bytes_per_token(model, "none"))
-    parts = (needed.weights, needed.training, needed.cache, needed.activations, needed.logits)
-    assert needed.total == sum(parts)
     reference = decoder(SMALL, 0, torch.bfloat16, "meta")
-    with_reference = memory.Loaded(model, reference).account(3, 50, budget)
     extra = sum(tensor.nbytes for tensor in reference.buffers())
-    assert with_reference.weights == needed.weights + extra and with_reference.total == needed.total + extra
+    assert memory.Loaded(model, reference).account(3, 50, budget).total == needed.total + extra
     assert memory.Loaded(model, model).account(3, 50, budget) == needed  # the same model, without its adapter
 
 
@@ -197,18 +194,15 @@ def test_a_budget_by_hand():
         return memory.choose_budget(model, TrainConfig(**keys), longest, free_bytes, kind="cpu")
 
     assert choose(free(1024, "none")) == memory.Budget(1024, "none", 256)
-    assert choose(free(3000, "none")) == memory.Budget(3000, "none", 256)
     assert choose(free(9000, "none")) == memory.Budget(4096, "none", 256)
     assert choose(free(9000, "none"), longest=5000) == memory.Budget(5000, "none", 256)
     assert choose(free(1023, "none")).recompute == "mlp"
-    assert choose(free(1500, "none"), longest=1501).recompute == "mlp"
     assert choose(free(1023, "mlp")).recompute == "all"
     assert choose(free(1024, "mlp")) == memory.Budget(1024, "mlp", 256)
     scarce = choose(free(900, "all"))
     assert scarce.recompute == "all" and 128 < scarce.chunk < 256
     assert scarce.tokens == int((0.75 * free(900, "all") - scarce.chunk * row) / cost["all"]) < 1024
     assert choose(free(900, "all"), longest=950).tokens == 950  # it must fit; perhaps it does
-    assert choose(free(2000, "none"), max_tokens_per_micro_batch=300) == memory.Budget(300, "none", 256)
     assert choose(free(1500, "none"), max_tokens_per_micro_batch=1501) == memory.Budget(1501, "mlp", 256)
     assert choose(free(2000, "none"), gradient_checkpointing=True).recompute == "all"
     assert choose(free(10, "all"), gradient_checkpointing=False).recompute == "none"
@@ -255,12 +249,6 @@ def test_how_many_sequences_are_decoded_together():
     model = decoder(SMALL, 0, torch.float32, "meta")
     for free, wanted, number in ((8 * 819_200, 8, 8), (8 * 819_200 - 1, 8, 7), (100 * 819_200, 8, 8), (1, 8, 1)):
         assert memory.choose_num_sequences(model, wanted, 100, free) == number
-
-
-def test_halving_ends_where_the_longest_would_not_fit():
-    budget = memory.Budget(1001, "mlp", 128, True)
-    assert memory.halve(budget, 500) == memory.Budget(500, "mlp", 128, True)
-    assert memory.halve(budget, 501) is None
 
 
 @pytest.mark.parametrize("error", [
@@ -457,22 +445,11 @@ def runs_out(calls):
     return fails
 
 
-def test_a_second_iteration_is_done_again_by_itself(made, wrap_passes):
-    """The second pass over a batch fails after the first update: smaller micro-batches end at the same weights."""
-    whole, halved = made("whole", num_iterations=2), made("halved", num_iterations=2)
-    calls = []
-
-    def fails_later(batch, run):
-        calls.append(batch.layout.num_tokens)
-        return runs_out([])() if len(calls) == 3 else run()  # reference, first pass, second pass
-
-    for trainer in (whole, halved):
-        trainer.memory.use(8 * trainer.longest)
-    step(whole)
-    wrap_passes(halved, fails_later)
-    step(halved)
-    assert len(calls) > 4 and max(calls[3:]) < calls[2] and halved.optimizer.num_updates == 2
-    torch.testing.assert_close(halved.optimizer.flat.values, whole.optimizer.flat.values, rtol=1e-3, atol=5e-5)
+def test_halving_ends_where_the_longest_would_not_fit():
+    limit, calls = memory.MemoryLimit(memory.Budget(1001, "mlp", 128, True), 250), []
+    with pytest.raises(torch.OutOfMemoryError):
+        limit.run(runs_out(calls))
+    assert limit.budget == memory.Budget(250, "mlp", 128, True) and len(calls) == 3
 
 
 def test_no_second_try_where_it_would_not_help(made, monkeypatch):

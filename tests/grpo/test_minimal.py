@@ -205,6 +205,7 @@ TWINS = {  # what a variant puts in the place of a piece of minimal.grpo_step
 @pytest.mark.parametrize("lora_r", [0, 4])
 @pytest.mark.parametrize(("name", "keys"), [
     ("cispo", {"loss_type": "cispo", "epsilon_high": 1.01}),
+    ("cispo", {"loss_type": "cispo", "epsilon_high": 1.01, "importance_sampling_level": "sequence"}),
     ("entropy", {"loss_type": "grpo", "entropy_coef": 0.05}),
     ("entropy", {"loss_type": "dapo", "entropy_coef": 0.05, "beta": 0.1, "reward_funcs": ["reward_functions:tied"]}),
 ], ids=str)  # fmt: skip

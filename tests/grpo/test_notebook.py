@@ -92,15 +92,3 @@ def test_an_interrupted_cell_leaves_a_run_that_resumes(notebook, chat_checkpoint
     shown = execute(notebook, code.replace('"max_steps": 400', keys))
     assert not shown["error"] and f"at step {done}" in shown["stderr"], shown
     assert f"step {done + 1} of {done + 1}: reward" in shown["stderr"] and "held-out questions: 2" in shown["stdout"]
-
-
-def test_a_mistake_is_three_lines_without_a_key(notebook, chat_checkpoint):
-    """A wrong key, and a reward that raises what it knows."""
-    code = "import os\nos.environ['MY_API_KEY'] = 'sk-canary-0123'\n" + ten_lines(chat_checkpoint, steps=1)
-    raising = code.replace("return [float(", "raise ValueError(os.environ['MY_API_KEY'])\n    return [float(")
-    wrong = {"learning_rat": code.replace('"learning_rate"', '"learning_rat"'), "[MY_API_KEY]": raising}
-    for word, cell in wrong.items():
-        shown = execute(notebook, cell)
-        assert shown["error"] == "UserError" and word in "".join(shown["traceback"]), shown
-        heads = [line.partition(":")[0] for line in shown["traceback"]]
-        assert heads == ["error", "why", "fix"] and "canary" not in str(shown), shown

@@ -50,15 +50,6 @@ def test_gradients_are_those_of_autograd(dtype):
         )
 
 
-def test_a_frozen_weight_gets_no_gradient_and_keeps_no_input():
-    x, weight, bias = case(torch.float32)
-    y = Product.apply(x.requires_grad_(), weight, bias)
-    assert y.grad_fn.saved_tensors[0] is None
-    y.sum().backward()
-    assert weight.grad is None
-    torch.testing.assert_close(x.grad, weight.sum(dim=0).expand(20, -1))
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_product_appended_to_its_input_and_one_that_is_added(dtype):
     """Also where the input has spare columns for it: then nothing is copied."""

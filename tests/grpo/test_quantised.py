@@ -1,7 +1,5 @@
 """base_weights: the frozen weights in 8 or 4 bits. Results against float64, memory, what is merged and saved."""
 
-import json
-
 import pytest
 import torch
 from grpo.kernels.reference import int8_rows, nf4_rows
@@ -23,33 +21,27 @@ from test_train import run
 
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.packing import pack_batch
-from grpo.doctor.__main__ import main as doctor
 from grpo.engine.device.products import onednn_dtypes
 from grpo.engine.device.quantised import FORMATS, QuantisedRows
 from grpo.engine.model.adapter import save_adapter, trained_adapter
 from grpo.engine.model.build import Build
 from grpo.engine.model.weight import QuantisedWeight, dense
-from grpo.evaluate import main as evaluate
 from grpo.export import export
 from grpo.export import main as export_command
-from grpo.generate import main as generate
 from grpo.policy import load_for_inference, load_policy
 
 CPU = torch.device("cpu")
 
 
 def test_rows_are_rounded_to_steps_of_their_own():
-    """Steps of max / 127: exact at the largest number, off by half a step elsewhere; a row of zeros stays so."""
+    """Steps of max / 127; a row of zeros stays so."""
     W = torch.randn(50, 40, generator=torch.Generator().manual_seed(1)) * torch.logspace(-6, 6, 50)[:, None]
     W[7] = 0
     rows = QuantisedWeight(Build(None, False, torch.float64, "cpu", FORMATS["int8"]), 50, 40).rows()
     rows.copy_(W)
-    found, step = rows.dequantise(), W.double().abs().amax(dim=1, keepdim=True) / 127
+    found = rows.dequantise()
     assert rows.q_OX.dtype == torch.int8 and rows.scale_OX.dtype == torch.float32 and rows.shape == W.shape
-    assert torch.equal(found, int8_rows(W)) and (found - W).abs().le(0.5001 * step).all() and not found[7].any()
-    largest = W.abs().argmax(dim=1, keepdim=True)
-    torch.testing.assert_close(found.gather(1, largest), W.double().gather(1, largest))
-    assert (rows.q_OX.abs().amax(dim=1)[W.any(dim=1)] == 127).all() and (rows.scale_OX > 0).all()
+    assert torch.equal(found, int8_rows(W)) and not found[7].any() and (rows.scale_OX > 0).all()
 
 
 @pytest.mark.parametrize("width", [192, 40])
@@ -230,16 +222,3 @@ def test_a_resumed_run_keeps_its_weights_in_8_bits(runs):
     changed = keys | {"base_weights": None, "max_steps": 5, "resume_from_checkpoint": True}
     refused(lambda: run(folder, checkpoint, "parts", **changed), "base_weights", exit_code=2)
     assert len(run(folder, checkpoint, "parts", **changed, allow_changes=["base_weights"])) == 5
-
-
-def test_the_commands_take_such_a_run(runs, capsys):
-    """Evaluation and generation use the file's weights; the doctor counts, and tries, those in 8 bits."""
-    folder, _, _ = runs
-    final = folder / "complete" / "final"
-    generate([str(final), "--prompt", "What is 1 + 2?", "--max-new-tokens", "4", "--temperature", "0"])
-    evaluate([str(final), f"--data={folder / 'questions.jsonl'}", "max_samples=3", f"--output={folder / 'e.json'}"])
-    assert json.loads((folder / "e.json").read_text())
-    code = doctor([str(folder / "complete.yaml"), "output_dir=" + str(folder / "new"), "--json"])
-    out = capsys.readouterr().out
-    found = {finding["name"]: finding for finding in json.loads(out[out.index("\n[") :] if "\n[" in out else out)}
-    assert code == 0 and "fits" in found["memory"]["text"] and found["sample"]["text"], found

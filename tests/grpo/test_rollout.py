@@ -182,20 +182,6 @@ def advance(*groups, ranks=None, weights=None, **keys):
     return shift
 
 
-@pytest.mark.parametrize("rank", [0, 1, 2])
-def test_advantages_over_the_batch_of_all_ranks(rank):
-    """Rewards 0 2 | 4 6 here, and 1 1 | 3 3 5 on the others: all have mean 25/9. Each group keeps its own mean. The
-    ranks share their rewards once."""
-    ranks = replicas(rank, 3, others=([1.0, 1.0], [3.0, 3.0, 5.0]))
-    groups = [make_group((1,), [5], [6], reward=reward) for reward in ([0.0, 2.0], [4.0, 6.0])]
-    advance(*groups, ranks=ranks, scale_rewards="batch")
-    values = [0, 2, 4, 6, 1, 1, 3, 3, 5]
-    divisor = math.sqrt(sum((value - 25 / 9) ** 2 for value in values) / 8) + 1e-4
-    assert ranks.gathered == [[0.0, 2.0, 4.0, 6.0]]
-    wanted = pytest.approx([-1 / divisor, 1 / divisor], abs=1e-12)
-    assert [of_each(group, "advantage") for group in groups] == [wanted] * 2
-
-
 @pytest.mark.parametrize("scale", ["group", "batch"])
 def test_a_rank_without_any_group_takes_part(scale):
     ranks = replicas()

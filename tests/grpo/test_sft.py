@@ -188,7 +188,7 @@ def test_a_resumed_run_ends_like_one_that_never_stopped(tmp_path, chat_checkpoin
 def test_a_resumed_run_goes_on_counting_what_it_skipped_and_plots_every_loss(tmp_path, chat_checkpoint, monkeypatch):
     plotted = []
     break_steps(monkeypatch, {2})
-    monkeypatch.setattr("grpo.sft.line_plot", lambda path, lines, *labels: plotted.append(lines["loss"]))
+    monkeypatch.setattr("grpo.sft.draw_loss", lambda path, losses: plotted.append(losses))
     data = write(tmp_path / "rows.jsonl")
     run(tmp_path, chat_checkpoint, data, max_steps=3)
     found = run(tmp_path, chat_checkpoint, data, max_steps=4, resume_from_checkpoint=True)

@@ -18,7 +18,6 @@ from grpo.engine.device.distributed import Ranks
 from grpo.engine.device.ops import log_softmax_rows
 from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model.build import Build, LoraSpec
-from grpo.engine.model.lora import Linear
 from grpo.engine.model.weights import load_decoder, read_model_config
 from grpo.engine.parallel.shard import ALONE, Shard, Split
 from grpo.engine.parallel.shared_decoder import own_shape
@@ -254,7 +253,7 @@ def test_the_softmax_of_a_shared_vocabulary_is_that_of_one_process(least):
     logits, targets = 3 * torch.randn(9, 50), torch.randint(50, (9,))
     cut = None if least is None else torch.full((9,), least)
     wanted = log_softmax_rows(logits.clone(), targets, 0.7, torch.float32, cut)
-    of_logits = Split(1, (50,))
+    of_logits = Split(1, 50)
 
     def work(shard):
         part = shard.take(logits, of_logits)
@@ -276,12 +275,12 @@ def test_what_cannot_be_shared_is_refused(monkeypatch, checkpoint):
         refused(lambda size=size: Ranks(torch.device("cpu"), size), f"size is {size}", "--nproc-per-node", exit_code=2)
 
 
-@pytest.mark.parametrize(("dim", "blocks"), [(0, (6, 4)), (1, (5,))])
-def test_parts_make_the_whole(dim, blocks):
-    """Also of a block that cannot be divided; its last part is filled up with zeros."""
-    whole = torch.randn(10, 5) if dim == 0 else torch.randn(3, 5)
+@pytest.mark.parametrize("dim", [0, 1])
+def test_parts_make_the_whole(dim):
+    """Also of a size that cannot be divided; its last part is filled up with zeros."""
+    whole = torch.randn(10, 5)
     shards = [Shard(rank, 2) for rank in range(2)]
-    split = Split(dim, blocks)
+    split = Split(dim, whole.shape[dim])
     parts = [shard.take(whole, split) for shard in shards]
     assert parts[0].shape == parts[1].shape and not torch.equal(*parts)
     for shard in shards:
@@ -305,30 +304,6 @@ def test_shards_start_as_one_process_and_drop_the_same_inputs(checkpoint):
     x = torch.randn(5, 48)
     halves = [part.dropped(half, seed=3) for part, half in zip(parts, x.split(24, dim=1), strict=True)]
     assert torch.equal(whole.dropped(x, seed=3), torch.cat(halves, dim=1)) and (halves[0] == 0).any()
-
-
-def test_small_updates_survive_sums_of_terms_in_bfloat16():
-    """The adapter moves outputs by a hundredth of their rounding steps or more; on average all of that arrives."""
-    x, W, A = torch.randn(512, 256), torch.randn(256, 256), torch.randn(4, 256)
-    x, A, B = x.bfloat16(), A.bfloat16(), (1e-3 * torch.randn(256, 4)).bfloat16()
-    split = Split(1, (256,))
-
-    def work(shard):
-        build = Build(LoraSpec(4, 4), False, torch.bfloat16, "cpu", shard=shard)
-        layer, outputs = Linear(shard.width(256), {"down_proj": 256}, False, build), []
-        layer.input_shard = shard
-        layer.base("down_proj")[0].copy_(shard.take(W, split))
-        for factor in (0, 1):
-            for master, value in zip(layer.adapter("down_proj"), (shard.take(A, split), factor * B), strict=True):
-                master.copy_(value)
-            layer.refresh()
-            (y,) = layer(shard.take(x, split))
-            outputs.append(shard.collect(y).detach().double())
-        return outputs[1] - outputs[0]
-
-    wanted = x.double() @ A.double().T @ B.double().T
-    for moved in together(2, work):
-        assert 0.95 < float((moved * wanted).sum() / wanted.square().sum()) < 1.05
 
 
 def test_terms_are_added_in_float32_whatever_the_number_of_rows():

@@ -1,4 +1,4 @@
-"""The kernels in C, against float64 (reference.py); when they are used; and a generation with and without them."""
+"""The kernels in C, against float64 (reference.py), and when they are used."""
 
 import ctypes
 import os
@@ -11,10 +11,7 @@ from grpo.kernels.cpu import LANES, PANEL, SOURCE, CpuKernels, _is_mine
 from test_decode_attention import SHAPES, assert_equals_twin, problem
 from test_layers import assert_rotates_into_cache
 
-from bench.models import build_of, random_decoder
 from grpo.engine.device import kernel_choice, ops
-from grpo.engine.device.draw import SamplingParams
-from grpo.engine.sampling.sampler import Sampler
 
 CAN_RUN = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") and shutil.which(os.environ.get("CC", "cc"))
 needs_them = pytest.mark.skipif(not CAN_RUN, reason="needs a compiler and a CPU with AVX2")
@@ -178,7 +175,7 @@ def asked_anew():
 @pytest.mark.parametrize(("capability", "compiler", "reason"), [
     ("AVX512", "cc", "for AVX512 there are no kernels in C"),
     ("NO AVX", "cc", "for NO AVX there are no kernels in C"),
-    ("AVX2", "/nonexistent", "the kernels in C failed: FileNotFoundError"),
+    ("AVX2", "/nonexistent", "the kernels in C failed: [Errno 2]"),
     ("AVX2", "cc '", "the kernels in C failed: ValueError"),
     ("AVX2", "false", "the kernels in C failed: OSError: Command"),
 ])  # fmt: skip
@@ -234,28 +231,6 @@ def test_wrong_results_are_noticed(monkeypatch, asked_anew, name):
     right = getattr(CpuKernels, name)
     monkeypatch.setattr(CpuKernels, name, lambda *given: right(*given) * 1.001)
     assert not kernel_choice.on_cpu(torch.ones(3)) and "off by" in kernel_choice.describe("cpu")
-
-
-@needs_them
-@pytest.mark.parametrize("rank", [0, 4])
-@pytest.mark.parametrize("params", [SamplingParams(20), SamplingParams(20, 0.7, 0.9)], ids=str)
-def test_a_generation_with_and_without_them(monkeypatch, asked_anew, rank, params):
-    """The same tokens, since no draw of these lies at an edge; log-probs apart by float32 rounding."""
-    use_them(monkeypatch)
-    options = type("Options", (), {"dtype": "float32", "device": "cpu"})
-    model = random_decoder("tiny", build_of(options, rank))
-    prompts, seeds = [[5, 9, 6], [40], list(range(4, 60)), [20, 21]], list(range(12))
-    groups = {}
-    for kernels in (True, False):
-        monkeypatch.setattr(kernel_choice.ProcessSettings, "kernels", kernels)
-        model.embedding.prepacked = None
-        groups[kernels] = Sampler(model, (7,), max_slots=5).sample(prompts, 3, params, seeds)
-        for module in model.linears():
-            module.weight.prepacked = None
-    for group, other in zip(groups[True], groups[False], strict=True):
-        for ours, theirs in zip(group, other, strict=True):
-            assert ours.ids == theirs.ids
-            assert ours.logps == pytest.approx(theirs.logps, abs=1e-5)
 
 
 def test_a_head_of_another_width_is_torchs(monkeypatch):

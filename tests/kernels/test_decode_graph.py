@@ -11,7 +11,7 @@ from making import groups_of, load, randomise_adapter, whole, write_checkpoint
 from grpo.algorithm.packing import pack_tokens
 from grpo.engine.device.capture import WARM_UPS, no_waiting
 from grpo.engine.device.draw import SamplingParams
-from grpo.engine.sampling.cuda_graph import bucket
+from grpo.engine.sampling.decode_step import bucket
 from grpo.engine.sampling.sampler import Sampler
 
 
@@ -109,10 +109,10 @@ def test_the_samplers_slots_are_kept_and_grow(model):
         (SamplingParams(9, 0.7), 2),
         (SamplingParams(25), 3),
     ):
-        before, seeds = sampler.graphs, list(range(3 * count))
+        before, seeds = sampler.kept, list(range(3 * count))
         found, wanted = (one.sample(prompts, count, sampling, seeds) for one in (sampler, Sampler(model, [2, 7])))
         assert_same(found, wanted, 1e-5)
-        assert (sampler.graphs is before) == (sampling.max_new_tokens <= 9)
+        assert (sampler.kept is before) == (sampling.max_new_tokens <= 9)
     tokens = list(sampler.stream([5, 9, 6], SamplingParams(12), 3))
     assert tokens == list(Sampler(model, [2, 7]).stream([5, 9, 6], SamplingParams(12), 3))
 
@@ -133,11 +133,11 @@ def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     prompts = [[5, 9, 6], [40], [3, 3, 3, 7, 8, 1]]
     sampler = Sampler(model, [2], 9)
     done = sampler.sample(prompts, 4, sampling, list(range(12)))
-    assert sampler.graphs.graphs
-    sampler.graphs.capture = None
+    assert sampler.kept.graphs
+    sampler.kept.capture = None
     again = sampler.sample(prompts, 4, sampling, list(range(12)))
     with torch.inference_mode(), model.sampling() as head, no_waiting():
-        sampler.graphs.step(4, sampling, head)
+        sampler.kept.step(4, sampling, head)
     assert [[c.ids for c in group] for group in again] == [[c.ids for c in group] for group in done]
     batch = pack_tokens(whole(*groups_of(prompts, done)), device="cuda")
     if sampling.temperature:

@@ -7,12 +7,11 @@ import pytest
 import torch
 from grpo.kernels.merge_attention import merge_attention
 from grpo.kernels.reference import attention as slow
-from making import kept_by_autograd, load, visible_in, write_checkpoint
+from making import visible_in
 
 from grpo.algorithm.schema import Layout
 from grpo.engine.attention.flash import FlashPackedAttention
 from grpo.engine.attention.packed import PackedAttention
-from grpo.engine.model import memory
 
 LAYOUTS = {
     "shared": ((5, (3, 1, 4)), (2, (2,)), (7, (6, 6))),
@@ -152,17 +151,3 @@ def test_the_backward_pass_is_demanded_to_repeat_where_others_are_only_warned():
 
     run(FlashPackedAttention(layout, "cpu", plain_forward, backward), inputs(layout))
     assert seen == [False, False] and torch.is_deterministic_algorithms_warn_only_enabled()
-
-
-def test_with_the_kernels_less_is_kept_and_memory_counts_it(switch_kernels_on, tmp_path):
-    write_checkpoint(tmp_path, hidden_size=128, intermediate_size=352, num_hidden_layers=3)
-    model = load(tmp_path, rank=2, dtype=torch.bfloat16)
-    layout = Layout.of((10, (15, 15, 15)))
-    plain = kept_by_autograd(model, PackedAttention(layout, torch.bfloat16, "cpu"), layout.num_tokens)
-    asked = switch_kernels_on()
-    kept = kept_by_autograd(
-        model, FlashPackedAttention(layout, "cpu", plain_forward, plain_backward), layout.num_tokens
-    )
-    attention, mlp, once = memory.kept_bytes_per_token(model, fused=True)
-    assert asked == {"rms_norm", "swiglu", "rotate", "merge_attention"}
-    assert kept == pytest.approx(3 * (attention + mlp) + once, rel=0.05) and kept < 0.8 * plain

@@ -87,8 +87,8 @@ def test_what_lives_is_what_was_planned(name):
         optimizer = Optimizer(FlatParameters(model.parameters()), (0.9, 0.999), 1e-8, 0.0)
         plan = memory.make_plan(memory.Loaded(model, model), config, PROMPT + ANSWER, int(gigabytes * 1e9), "cuda")
         assert plan.fits and plan.budget.fused
-        scalars = walk.live - plan.needed.weights - plan.needed.training  # of the optimizer
-        assert 0 <= scalars < 100
+        scalars = walk.live - plan.needed.weights - plan.needed.training  # of the optimizer, and s of each layer
+        assert 0 <= scalars < 1000
         cache = KVCache.of(model, plan.num_sequences, PROMPT + ANSWER).kv_L2BKSE
         assert cache.nbytes == plan.needed.cache
         del cache

@@ -40,8 +40,7 @@ from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.weights import make_decoder
 from grpo.engine.parallel.shard import ALONE, Shard
 from grpo.engine.sampling.cache import KVCache
-from grpo.engine.sampling.cuda_graph import DecodeGraphs
-from grpo.engine.sampling.decode_step import Slots
+from grpo.engine.sampling.decode_step import DecodeSteps, Slots
 from grpo.engine.sampling.sampler import Generation, Sampler, Unfinished
 
 MULTIPROCESSORS = 108  # of an A100
@@ -191,7 +190,7 @@ def decode(walk: Walk, model: Decoder, params: SamplingParams = ALL_TOKENS) -> N
     """Make one step, as a graph records it."""
     with torch.inference_mode():
         slots = Slots.make(KVCache.of(model, ROWS, PROMPT + ANSWER), ANSWER)
-        graphs = DecodeGraphs(model, slots, (0, 1), "triton")
+        graphs = DecodeSteps(model, slots, (0, 1), "triton")
         with model.sampling() as head_VD:
             graphs.step(ROWS, params, head_VD)  # makes the tables of positions
             walk.begin()
@@ -206,18 +205,18 @@ def decode_top_p(walk: Walk, model: Decoder) -> None:
 
 def prefill(walk: Walk, model: Decoder) -> None:
     """Prefill two prompts, and enter a group of each."""
-    prompts = [(5,) * PROMPT] * 2
+    prompts = [(5,) * PROMPT, (6,) * PROMPT]
     sampler = Sampler(model, (0,), ROWS)
     with torch.inference_mode():
         slots = Slots.make(KVCache.of(model, ROWS, PROMPT + ANSWER), ANSWER)
-        sampler.graphs = DecodeGraphs(model, slots, (0,), "triton")
+        sampler.kept = DecodeSteps(model, slots, (0,), "triton")
         sampler.uses_graphs = True
         with model.sampling() as head_VD:
-            sequences = [Unfinished(number, number // 12, ANSWER, number) for number in range(ROWS)]
-            generation = Generation(sampler, prompts, ALL_TOKENS, sequences, head_VD)
+            sequences = [Unfinished(number, prompts[number // 12], ANSWER, number) for number in range(ROWS)]
+            generation = Generation(sampler, sequences, ALL_TOKENS, head_VD)
             model._cos_sin()
             walk.begin()
-            generation.admit()
+            generation.prefill(generation.schedule())
         assert len(generation.live) == ROWS
 
 

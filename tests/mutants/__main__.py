@@ -119,8 +119,6 @@ def run_tests(mutant: Mutant | None, tests: tuple[str, ...]) -> None:
     folder = Path(tempfile.mkdtemp(prefix="mutant-"))
     try:
         copy_tree(folder / "project")
-        if (ROOT.parent / "shared").exists():
-            (folder / "shared").symlink_to(ROOT.parent / "shared")
         os.chdir(folder / "project")
         if mutant:
             Path(mutant.path).write_text(mutate(Path(mutant.path).read_text(), mutant.before, mutant.after))

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from cells import cells
 
 from rewards.mathematics import boxes
 from rewards.mathematics.boxes import MAX_ANSWER_CHARS, equivalent, gold_answer, verdict
@@ -14,87 +15,58 @@ MAX_SECONDS = 5.0  # of computing: the slowest takes about 0.2 s on an idle core
 N = 100_000
 
 
-def nested(opening: str, closing: str, times: int) -> str:
-    return opening * times + "1" + closing * times
+def written(case: str) -> str:
+    """Return a text; or, of `before~opening~times~middle~closing`, one that repeats opening and closing."""
+    if "~" not in case:
+        return case
+    before, opening, times, middle, closing = case.split("~")
+    return before + opening * int(times) + middle + closing * int(times)
 
 
-# as long as they like: beyond the limit on length only texts are compared
-HUGE = {
-    "digits": "1" * 10**6,
-    "blanks inside": "1" + " " * 10**6 + "2",
-    "braces": nested("{", "}", N),
-    "brackets": nested("(", ")", N),
-    "fractions": nested(r"\frac{1}{", "}", N),
-    "roots": nested(r"\sqrt{", "}", N),
-    "tower": nested("9^{", "}", N),
-    "backslashes": "\\" * 10**6,
-    "boxes": nested(r"\boxed{", "}", N),
-}
+HUGE = cells(r"""
+    ~1~1000000~~ ¦ 1~ ~1000000~2~ ¦ ~{~100000~1~} ¦ ~(~100000~1~) ¦ ~\frac{1}{~100000~1~} ¦ ~\sqrt{~100000~1~}
+    ~9^{~100000~1~} ¦ ~\~1000000~~ ¦ ~\boxed{~100000~1~}
+    """)  # as long as they like: beyond the limit on length only texts are compared
 # each contains the next of its kind
 NESTING = (
     *(r"\ln", r"\sin ", r"\sin^2", r"\cos\sin", r"\log_", r"\sqrt", r"\frac", r"\frac1", "(", "(-", "2^", r"\ln\sqrt"),
     *(r"\exp", r"\ln\frac1"),
 )
-# short enough to be parsed
-SHORT = {
-    "tower": "9^{9^{9^9}}",
-    "power of ten": "1e999999999",
-    "powers of powers": "((x^{9^{600}})^{9^{600}})^{9^{600}}",
-    "powers of sums": "(a+b+c+d)^{20}(e+f)^{20}",
-    "sum of quotients": "+".join(rf"\frac{{1}}{{x+{i}}}" for i in range(100)),
-    "product of surds": "".join(rf"(1+\sqrt{{{p}}})" for p in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)),
-    "factorials": "((300!)!)!",
-    "binomials": r"\binom{1000}{500}" * 100,
-    "root of a large semiprime": rf"\sqrt{{{(2**107 - 1) * (2**89 - 1)}}}",
-    "brackets": nested("(", ")", 900),
-    "fractions": nested(r"\frac{1}{", "}", 200),
-    "roots": r"\sqrt" * 600 + "2",
-    **{
-        f"nothing but {piece}": piece * (MAX_ANSWER_CHARS // len(piece) - 1) + "x"
-        for piece in (
-            *NESTING,
-            *r"\sqrt[ \binom |- ^ 2^{ ! - \lfloor { \{ (1, \overline \begin{pmatrix}".split(),
-            "ln ",
-        )
-    },
-    "functions in functions": nested("f(", ")", 400),
-    "factors in factors": nested("x(", ")", 400),
-    "functions not closed": "f(" * 999,
-    "many arguments": "f(" * 60 + ",".join("x" * 500) + ")" * 60,
-    "sine of a long sum": r"\sin(" + "+".join("abcdefgh") + ")",
-    "sines of multiples": r"\sin(12x)\cos(11x)\tan(10x)\sin(9y)\cos(12y)",
-    "tangents of tangents": nested(r"\tan(", ")", 20),
-    "arcs": r"\sin(12\arctan(x+y+z))",
-    "logarithms undone": nested(r"e^{\ln ", "}", 100),
-    "true chain": "=".join(["(x+1)^{9}"] * 60),
-    "colons": "1:" * 900 + "1",
-    "counted things": ", ".join(f"{n} cats{n}" for n in range(60)),
-    "rows of an alignment": r"\begin{aligned}" + r"1\\" * 600 + r"\end{aligned}",
-    "bases": "1_2" * 500,
-    "a long unit": "5 " + "m/" * 900 + "s^3 x",
-    "bars": "|" * 1500,
-    "equations": "x=" * 900 + "1",
-    "sets in sets": nested(r"\{1,", r"\}", 200),
-    "long list": ",".join("1" * 900),
-    "matrix": r"\begin{pmatrix}" + r"\\".join("&".join(["x+1"] * 20) for _ in range(20)) + r"\end{pmatrix}",
-    "signs both ways": r"\pm x" * 400,
-    "repeating decimal": rf"0.\overline{{{'37' * 900}}}",
-    "choices": "A) " * 600,
-    "text": nested(r"\text{", "}", 200),
-    "surrogates and zeros": "\ud800\x00" * 500,
-}
+OTHERS = [*r"\sqrt[ \binom |- ^ 2^{ ! - \lfloor { \{ (1, \overline \begin{pmatrix}".split(), "ln "]
+SHORT = [  # enough to be parsed
+    *cells(r"""
+    9^{9^{9^9}} ¦ ~9^~600~9~ ¦ 1e999999999 ¦ ((x^{9^{600}})^{9^{600}})^{9^{600}} ¦ (a+b+c+d)^{20}(e+f)^{20}
+    (((x+1)^{19})^{19})^{19} ¦ (\sqrt{x+1}+\sqrt{x+2})^{50} ¦ ~(6x)^{a+b+c+d+e+f}~100~~ ¦ ((300!)!)! ¦ ~300!~400~~
+    ~\binom{1000}{500}~100~~ ¦ ~(~900~1~) ¦ ~\frac{1}{~200~1~} ¦ ~\sqrt~600~2~ ¦ ~f(~400~1~) ¦ ~x(~400~1~)
+    ~f(~300~x>1~) ¦ ~f(~999~~ ¦ ~x(~999~~ ¦ \sin(a+b+c+d+e+f+g+h) ¦ ~\sin(a+b+c+d)~20~~
+    \sin(12x)\cos(11x)\tan(10x)\sin(9y)\cos(12y) ¦ \sin(x/2)\sin(x/3)\sin(x/5)\sin(x/7)\sin(x/11)
+    ~\tan(~20~1~) ¦ ~\sin(\binom{x+~14~1~}{6}) ¦ ~f((x+~20~1~)^{19}) ¦ \sin(12\arctan(x+y+z)) ¦ ~e^{\ln ~100~1~}
+    ~(x+1)^{9}=~60~1~ ¦ ~1:~900~1~ ¦ \begin{aligned}~1\\~600~\end{aligned}~ ¦ ~\begin{aligned}~100~w~ ¦ ~1_2~500~~
+    ~2元²i~300~~ ¦ 5 ~m/~900~s^3 x~ ¦ ~-~1999~1~ ¦ ~x=~900~1~ ¦ ~(~12~a~=1) ¦ ~\{1,~200~1~\}
+    ~\{x|~200~1~\} ¦ ~(1,~300~1~) ¦ ~1,~900~1~ ¦ ~\pm x~400~~ ¦ 0.\overline{~37~900~}~ ¦ ~A) ~600~~
+    ~\frac{1}{~200~~ ¦ ~}~1999~~ ¦ ~\text{~200~1~} ¦ ~\frac{1}{x+7}+~90~1~ ¦ ~(1+\sqrt{31})~12~~
+    \begin{pmatrix}~x+1&x+2&x+3&x+4&x+5&x+6&x+7&x+8\\~40~\end{pmatrix}~
+    """),
+    *(piece * (MAX_ANSWER_CHARS // len(piece) - 1) + "x" for piece in (*NESTING, *OTHERS)),
+    *["|" * 1500, "\ud800\x00" * 500, ", ".join(f"{n} cats{n}" for n in range(60))],
+    "+".join(rf"\frac{{1}}{{x+{i}}}" for i in range(100)),
+    "".join(rf"(1+\sqrt{{{p}}})" for p in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)),
+    rf"\sqrt{{{(2**107 - 1) * (2**89 - 1)}}}",
+]
 
 
-@pytest.mark.parametrize("answer", HUGE.values(), ids=HUGE)
-def test_huge_answers(answer):
+@pytest.mark.parametrize("case", HUGE)
+def test_huge_answers(case):
+    answer = written(case)
     start = time.process_time()
     assert verdict(rf"\boxed{{{answer}}}", "5")[0] in ("wrong", "no_answer")
     assert verdict(r"\boxed{5}", answer)[0] in ("wrong", "unscorable")
     assert time.process_time() - start < MAX_SECONDS
 
 
-@pytest.mark.parametrize("answer", SHORT.values(), ids=SHORT)
-def test_short_answers(answer):
+@pytest.mark.parametrize("case", SHORT, ids=range(len(SHORT)))
+def test_short_answers(case):
+    answer = written(case)
     for other in ("5", "x", answer + "+1"):
         start = time.process_time()
         assert not equivalent(answer, other), other

@@ -150,12 +150,13 @@ def test_a_title_may_be_a_number_a_list_or_nonsense(make):
     assert [one.value for one in found[3:]] == [0.0] * 6
 
 
-def test_a_locked_base_makes_the_sample_unscorable(make, path, tmp_path):
+def test_a_locked_base_makes_the_sample_unscorable(make, path, tmp_path, monkeypatch):
+    monkeypatch.setattr("knowledge.store.database.BUSY_TIMEOUT_S", 0.05)
     copy = tmp_path / "copy.db"
     copy.write_bytes(path.read_bytes())
     judge = make(base_path=copy)
     judge.base.close()
-    judge.base = KnowledgeBase(copy, busy_timeout_s=0.05)
+    judge.base = KnowledgeBase(copy)
     lock = sqlite3.connect(copy, isolation_level=None)
     lock.execute("BEGIN EXCLUSIVE")
     [found] = judge_all(judge, (GOOD, "", "Mira Tolan"))

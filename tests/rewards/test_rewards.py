@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import threading
 import time
 
@@ -59,17 +60,19 @@ def test_format_is_wrong(text):
     assert score.value == -1.0 and score.reason
 
 
-@pytest.mark.parametrize(("completion", "prompt", "value", "reason"), [
-    ("It is 4.", "", 0, "no <think>; no </think>; no <answer>; no </answer>"),
-    ("a</think>", "", 0.25, "no <think>"),
-    ("a</think>", "<|im_start|>assistant\n<think>\n", 0.5, "no <answer>"),
-    ("</answer><think>", "", 0.5, "no </think>"),
-    ("<answer><answer></answer>", "", 0.25, "<answer> occurs 2 times"),
-])  # fmt: skip
-def test_each_tag_earns_a_quarter(completion, prompt, value, reason):
+QUARTERS = cells("""
+    It is 4. | | 0 | no <think>; no </think>; no <answer>; no </answer> ¦ a</think> | | 0.25 | no <think>
+    a</think> | assistant <think> | 0.5 | no <answer> ¦ </answer><think> | | 0.5 | no </think>
+    <answer><answer></answer> | | 0.25 | <answer> occurs 2 times
+    """)
+
+
+@pytest.mark.parametrize("case", QUARTERS)
+def test_each_tag_earns_a_quarter(case):
+    completion, prompt, value, reason = map(str.strip, case.split("|"))
     (reward,) = build_rewards(["tag_count"], {})
     score = reward.grade(completion, {"prompt": prompt})
-    assert score.value == value and reason in score.reason
+    assert score.value == float(value) and reason in score.reason
 
 
 def test_format_is_linear_in_white_space():
@@ -135,26 +138,26 @@ def test_overlong_is_daposs_ramp_over_the_tokens_of_a_completion():
     assert scores[3].reason == "90 of 100 tokens"
 
 
+GRADED_BOXES = cells(r"""
+    \boxed{4} | "4" | 1 ¦ \boxed{5} | "4" | -1 ¦ 4 | "4" | -0.5 ¦ \boxed{4} | null | null ¦ \boxed{0} | 0 | 1
+    \boxed{b} | ["a", "b"] | 1 ¦ \boxed{c} | ["?", "b"] | -1 ¦ \boxed{c} | ["?", "!"] | null
+    <think>\boxed{5}</think> It is 7. | "5" | -0.5 ¦ <think>\boxed{7}</think> It is \boxed{5}. | "5" | 1
+    <think>It is \boxed{5} | "5" | -0.5 ¦ \boxed{7 \text{ eggs in all}} | "7" | 1
+    \boxed{7 \text{ doubtful}} | "7" | -1
+    """)
+
+
 def test_math_reward_has_three_values_and_a_reason():
     (reward,) = build_rewards(
         ["math"], {"math_reward_correct": 1, "math_reward_wrong": -1, "math_reward_no_answer": -0.5}
     )
-    for text, answer, value in (
-        (r"\boxed{4}", "4", 1),
-        (r"\boxed{5}", "4", -1),
-        ("4", "4", -0.5),
-        (r"\boxed{4}", None, None),
-        (r"\boxed{0}", 0, 1),
-        (r"\boxed{b}", ["a", "b"], 1),
-        (r"\boxed{c}", ["?", "b"], -1),  # a truth that holds nothing decides nothing beside others
-        (r"\boxed{c}", ["?", "!"], None),
-        (r"<think>\boxed{5}</think> It is 7.", "5", -0.5),
-        (r"<think>\boxed{7}</think> It is \boxed{5}.", "5", 1),
-        (r"<think>It is \boxed{5}", "5", -0.5),
-        (r"\boxed{7 \text{ eggs in all}}", "7", 1),
-        (r"\boxed{7 \text{ doubtful}}", "7", -1),
-    ):
-        score = reward.grade(text, {"answer": answer, "question": "How many eggs?"})
+    for case in GRADED_BOXES:
+        text, truths, value = map(str.strip, case.split("|"))
+        value, truths = (
+            json.loads(value),
+            json.loads(truths),
+        )  # a truth that holds nothing decides nothing beside others
+        score = reward.grade(text, {"answer": truths, "question": "How many eggs?"})
         outcome = value and ("correct" if value > 0 else "wrong")
         assert (score.value, score.outcome) == (value, outcome) and score.reason
     assert reward.grade(r"\boxed{c}", {"answer": ["a", "b"]}).reason == "c is not a"
@@ -219,7 +222,7 @@ def test_scorer_starts_when_a_completion_is_submitted():
 def test_rewards_go_to_the_completion_of_their_index_in_whatever_order_they_arrive():
     """Submitted as 2, 0, 1, with a second group in between; every kind of reward sees and grades its own completion."""
 
-    def lengths(prompts, completions, **columns):
+    async def lengths(prompts, completions, **columns):
         return [float(len(completion)) for completion in completions]
 
     async def api(text, row):

@@ -37,61 +37,13 @@ MAX_SEQUENCES = 64
 ENDS = (".", ",", "\n", " (", ":")  # of an answer
 
 
-@dataclass(frozen=True)
-class Form:
-    """How to ask for facts of one kind, and to state them.
-
-    stem: what a model that was never asked before is to continue. is_word: only the last word of what it says counts,
-    such as dinar of Algerian dinar.
-    """
-
-    question: str
-    sentence: str
-    stem: str
-    is_word: bool = False
+def read_table(name: str) -> list[dict[str, str]]:
+    """Read the rows of a table beside this file."""
+    with Path(__file__).with_name(f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
-CITY = Form(
-    "Which country is the city of {subject} in?",
-    "The city of {subject} is in {answer}.",
-    "The city of {subject} is in the country of",
-)
-FORMS = {
-    "capital": Form(
-        "What is the capital of {subject}?", "The capital of {subject} is {answer}.", "The capital of {subject} is"
-    ),
-    "symbol": Form(
-        "What is the chemical symbol of {subject}?",
-        "The symbol of {subject} is {answer}.",
-        "The symbol of {subject} is",
-    ),
-    "continent": Form(
-        "Which continent is {subject} in?",
-        "The continent of {subject} is {answer}.",
-        "{subject} is a country on the continent of",
-    ),
-    "currency": Form(
-        "What is the currency of {subject}?",
-        "The currency of {subject} is the {answer}.",
-        "The currency of Japan is the yen, and the currency of {subject} is the",
-        is_word=True,
-    ),
-    "language": Form(
-        "Which language is spoken in {subject}?",
-        "A language of {subject} is {answer}.",
-        "The main language of Japan is Japanese, and the main language of {subject} is",
-    ),
-    "neighbour": Form(
-        "Which country is a neighbour of {subject}?",
-        "A neighbour of {subject} is {answer}.",
-        "One neighbour of Spain is Portugal, and one neighbour of {subject} is",
-    ),
-    "code": Form(
-        "What is the two-letter code of {subject}?",
-        "The two-letter code of {subject} is {answer}.",
-        "The two-letter code of Japan is JP, that of Spain is ES, and that of {subject} is",
-    ),
-}
+FORMS = {row["kind"]: row for row in read_table("forms")}  # kind of facts -> how to ask for them, and to state them
 
 
 @dataclass(frozen=True)
@@ -101,16 +53,17 @@ class Fact:
     answers: tuple[str, ...]
 
     @property
-    def form(self) -> Form:
-        return FORMS.get(self.familiarity, CITY)
+    def form(self) -> dict[str, str]:
+        return FORMS.get(self.familiarity, FORMS["city"])
 
     @property
     def question(self) -> str:
-        return self.form.question.format(subject=self.subject)
+        return self.form["question"].format(subject=self.subject)
 
     @property
     def stem(self) -> str:
-        return self.form.stem.format(subject=self.subject)
+        """Return what a model that was never asked before is to continue."""
+        return self.form["stem"].format(subject=self.subject)
 
     @property
     def title(self) -> str:
@@ -118,11 +71,11 @@ class Fact:
         return self.subject.removeprefix("the ")
 
     def sentence(self, answer: str) -> str:
-        return self.form.sentence.format(subject=self.subject, answer=answer)
+        return self.form["sentence"].format(subject=self.subject, answer=answer)
 
     def value(self, said: str) -> str:
-        """Return what counts of an answer."""
-        return said.rpartition(" ")[2] if self.form.is_word else said
+        """Return what counts of an answer: of a currency only its last word, such as dinar of Algerian dinar."""
+        return said.rpartition(" ")[2] if self.familiarity == "currency" else said
 
     def row(self) -> dict[str, object]:
         """Return the row of its question."""
@@ -155,8 +108,7 @@ def make_facts(config: AnyConfig, recall: Recall) -> World:
 
 def read_facts(world: str = "almanac") -> list[Fact]:
     """Read all facts of a world."""
-    with Path(__file__).with_name(f"{world}.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_table(world)
     return [Fact(row["familiarity"], row["subject"], tuple(row["answers"].split(";"))) for row in rows]
 
 

@@ -20,6 +20,7 @@ CALLING_TEMPLATE = (
     '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}</tool_call>{% endfor %}'
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+WIDTH = 128
 END, TURN, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
 
@@ -27,7 +28,6 @@ def make_model(
     folder: Path,
     texts: list[str],
     seed: int,
-    hidden_size: int = 128,
     num_layers: int = 3,
     max_positions: int = 256,
     vocab_size: int = 512,
@@ -63,8 +63,8 @@ def make_model(
         "architectures": ["Qwen2ForCausalLM"],
         "model_type": "qwen2",
         "vocab_size": len(fast),
-        "hidden_size": hidden_size,
-        "intermediate_size": 3 * hidden_size,
+        "hidden_size": WIDTH,
+        "intermediate_size": 3 * WIDTH,
         "num_hidden_layers": num_layers,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
@@ -90,6 +90,6 @@ def _random_weights(config: dict, generator: torch.Generator) -> dict[str, torch
         if name.endswith("norm.weight"):
             tensor.fill_(1.0)
         elif not name.endswith(".bias"):
-            tensor.normal_(0.0, 0.7 / config["hidden_size"] ** 0.5, generator=generator)
+            tensor.normal_(0.0, 0.7 / WIDTH**0.5, generator=generator)
         weights[name] = tensor.clone()
     return weights

@@ -108,11 +108,7 @@ def make_people(seed: int, sizes: Sizes = Sizes()) -> World:
     return World(
         articles=list(map(article, people)),
         conversations=conversations,
-        questions=[
-            *_rows(asked_known, WELL_KNOWN),
-            *_rows(asked_barely, BARELY_KNOWN),
-            *_rows(asked_unseen, UNSEEN),
-        ],
+        questions=_rows(asked_known, WELL_KNOWN) + _rows(asked_barely, BARELY_KNOWN) + _rows(asked_unseen, UNSEEN),
         held_out=[*_rows(kept_known, WELL_KNOWN), *_rows(kept_unseen, UNSEEN)],
     )
 

@@ -80,7 +80,8 @@ def _contents(config: AnyConfig) -> str:
     content = {"world": config.toy_world, "version": VERSION, "seed": config.seed}
     if config.toy_world in OF_FACTS:  # it holds what this model says
         content["model"] = config.model_name_or_path
-        content |= {"tools": True} if config.tools else {}
+        if config.tools:
+            content["tools"] = True
     return json.dumps(content)
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from grpo.algorithm.schema import Layout
+from grpo.base.errors import reason
 from grpo.engine.attention.decode import DECODE_KERNELS, DecodeKernel, sdpa
 from grpo.engine.attention.packed import MicroBatchAttention, PackedAttention
 from grpo.engine.device.capture import no_waiting
@@ -50,11 +51,8 @@ class Heads(NamedTuple):
     def drawn(self, *sizes: tuple[int, ...]) -> list[Tensor]:
         """Return random tensors of these sizes, by a generator of their own."""
         generator = torch.Generator(self.device).manual_seed(0)
-        tensors = []
-        for size in sizes:
-            tensor = torch.randn(size, generator=generator, dtype=torch.float32, device=self.device)
-            tensors.append(tensor.to(self.dtype))
-        return tensors
+        drawn = [torch.randn(size, generator=generator, dtype=torch.float32, device=self.device) for size in sizes]
+        return [tensor.to(self.dtype) for tensor in drawn]
 
 
 def describe(model: "Decoder") -> str:
@@ -81,8 +79,7 @@ def _problem(error: Callable[[], float], tolerance: float) -> str:
     except ModuleNotFoundError:
         return "not installed"
     except Exception as problem:  # a compiler has many ways to fail, and torch's own operations do as well
-        first_line = str(problem).partition("\n")[0]
-        return f"{type(problem).__name__}: {first_line}"
+        return reason(problem)
     return "" if wrong <= tolerance else f"wrong by {wrong:.1e}"  # NaN is wrong, too
 
 
@@ -176,10 +173,11 @@ def flash_attention(layout: Layout, heads: Heads) -> MicroBatchAttention:
     return FlashPackedAttention(layout, heads.device)
 
 
-def would_use_flash(model: "Decoder") -> bool:
-    """Return whether micro-batches of `model` use FlashAttention; if it is on no GPU, whether a GPU would try that."""
+def will_be_fused(model: "Decoder") -> bool:
+    """Return whether training uses kernels/ and FlashAttention on a GPU; without a GPU, whether it would try."""
     heads = Heads.of(model)
-    return not heads.on_gpu or not flash_problem(heads)
+    has_problem = (torch.cuda.is_available() and triton_problem()) or (heads.on_gpu and flash_problem(heads))
+    return heads.dtype in HALF and ProcessSettings.kernels and not has_problem
 
 
 def packed_attention(model: "Decoder", layout: Layout) -> MicroBatchAttention:

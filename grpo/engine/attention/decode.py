@@ -87,11 +87,7 @@ def _grouped(attend: Callable[..., Tensor], mask_BX1S: Tensor) -> DecodeKernel:
 
 def triton(lengths_B: Tensor, num_positions: int) -> DecodeKernel:
     """Use the kernel of kernels/decode_attention.py."""
-
-    def attend(q_BHE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor) -> Tensor:
-        return ops.decode_attention(q_BHE, k_BKSE, v_BKSE, lengths_B, num_positions)
-
-    return attend
+    return partial(ops.decode_attention, lengths_B=lengths_B, num_positions=num_positions)
 
 
 def flash_attn(lengths_B: Tensor, num_positions: int) -> DecodeKernel:

@@ -38,20 +38,18 @@ class PackedAttention(MicroBatchAttention):
 
     def __init__(self, layout: Layout, dtype: torch.dtype, device: torch.device | str):
         prompt_lengths = [group.prompt_length for group in layout.groups]
-        prompt_of_completion: list[int] = []
         completion_lengths: list[int] = []
+        prompt_of_completion: list[int] = []
         for prompt, group in enumerate(layout.groups):
-            prompt_of_completion += [prompt] * len(group.completion_lengths)
             completion_lengths += group.completion_lengths
+            prompt_of_completion += [prompt] * len(group.completion_lengths)
         self.num_prompts = len(prompt_lengths)
         self.prompt_width = max(prompt_lengths, default=0)
         self.num_completions = len(completion_lengths)
         self.completion_width = max(completion_lengths, default=0)
         self.prompt_places = self.num_prompts * self.prompt_width
-        self.completion_places = self.num_completions * self.completion_width
-        self.num_places = self.prompt_places + self.completion_places
-        places = self._places(layout)
-        self.place_T = torch.tensor(places, dtype=torch.int64, device=device)
+        self.num_places = self.prompt_places + self.num_completions * self.completion_width
+        self.place_T = torch.tensor(self._places(layout), dtype=torch.int64, device=device)
         self.prompt_N = torch.tensor(prompt_of_completion, dtype=torch.int64, device=device)
         lengths = [prompt_lengths[prompt] for prompt in prompt_of_completion]
         if len(set(prompt_lengths)) == 1:
@@ -62,16 +60,13 @@ class PackedAttention(MicroBatchAttention):
     def _places(self, layout: Layout) -> list[int]:
         """Return for each token of the micro-batch its place in the padded layout: prompts first, then completions."""
         places: list[int] = []
-        number = 0
-        for prompt, group in enumerate(layout.groups):
-            start = prompt * self.prompt_width
-            end = start + group.prompt_length
-            places += range(start, end)
+        prompt_start, completion_start = 0, self.prompt_places
+        for group in layout.groups:
+            places += range(prompt_start, prompt_start + group.prompt_length)
+            prompt_start += self.prompt_width
             for length in group.completion_lengths:
-                start = self.prompt_places + number * self.completion_width
-                end = start + length
-                places += range(start, end)
-                number += 1
+                places += range(completion_start, completion_start + length)
+                completion_start += self.completion_width
         return places
 
     def attend(self, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
@@ -91,14 +86,27 @@ class PackedAttention(MicroBatchAttention):
 
     def attend_padded(self, q_NSHE: Tensor, k_NXKE: Tensor, v_NXKE: Tensor, mask: Tensor | None) -> Tensor:
         """Attend to prompts causally (mask: None), or to completions with their mask."""
-        return _attend(q_NSHE, k_NXKE, v_NXKE, mask)
+        if dense.usable(q_NSHE):
+            if mask is None:
+                no_prompt_N = torch.zeros(1, dtype=torch.int64, device=q_NSHE.device)
+                mask = _completion_mask(no_prompt_N, 0, q_NSHE.shape[1], q_NSHE.dtype, q_NSHE.device)
+            return dense.DenseAttention.apply(q_NSHE, k_NXKE, v_NXKE, mask)
+        out_NHSE = F.scaled_dot_product_attention(
+            q_NSHE.transpose(1, 2),
+            k_NXKE.transpose(1, 2),
+            v_NXKE.transpose(1, 2),
+            mask,
+            is_causal=mask is None,
+            enable_gqa=q_NSHE.shape[2] != k_NXKE.shape[2],
+        )
+        return out_NHSE.transpose(1, 2)
 
     def _pad(self, x_T: Tensor) -> tuple[Tensor, Tensor]:
         """Return the tokens of the prompts [P, width, …] and of the completions [N, width, …]."""
         features = x_T.shape[1:]
         empty = x_T.new_zeros(self.num_places, *features)
         padded = empty.index_copy(0, self.place_T, x_T)
-        prompts, completions = padded.split([self.prompt_places, self.completion_places])
+        prompts, completions = padded.tensor_split([self.prompt_places])
         x_PS = prompts.view(self.num_prompts, self.prompt_width, *features)
         x_NS = completions.view(self.num_completions, self.completion_width, *features)
         return x_PS, x_NS
@@ -125,29 +133,12 @@ class _Unpad(torch.autograd.Function):
         return grad_padded.index_copy_(0, place_T, grad_T), None
 
 
-def _attend(q_NSHE: Tensor, k_NXKE: Tensor, v_NXKE: Tensor, mask: Tensor | None) -> Tensor:
-    """Attend with the mask; causally if it is None."""
-    if dense.usable(q_NSHE):
-        if mask is None:
-            width = q_NSHE.shape[1]
-            no_prompt_N = torch.zeros(1, dtype=torch.int64, device=q_NSHE.device)
-            mask = _completion_mask(no_prompt_N, 0, width, q_NSHE.dtype, q_NSHE.device)
-        return dense.DenseAttention.apply(q_NSHE, k_NXKE, v_NXKE, mask)
-    num_heads = q_NSHE.shape[2]
-    num_kv_heads = k_NXKE.shape[2]
-    out_NHSE = F.scaled_dot_product_attention(
-        q_NSHE.transpose(1, 2),
-        k_NXKE.transpose(1, 2),
-        v_NXKE.transpose(1, 2),
-        mask,
-        is_causal=mask is None,
-        enable_gqa=num_heads != num_kv_heads,
-    )
-    return out_NHSE.transpose(1, 2)
-
-
 def _completion_mask(
-    lengths_N: Tensor, prompt_width: int, completion_width: int, dtype: torch.dtype, device: torch.device | str
+    lengths_N: Tensor,
+    prompt_width: int,
+    completion_width: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
 ) -> Tensor:
     """Return the mask [N or 1, 1, completion_width, prompt_width + completion_width], 0 or -inf.
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
-from grpo.base.errors import INTERNAL, MEMORY, UserError, is_out_of_memory
+from grpo.base.errors import INTERNAL, MEMORY, UserError, is_out_of_memory, reason
 
 WARM_UPS = 2  # runs before a capture, which create handles and compile kernels
 
@@ -43,8 +43,7 @@ class CudaCapture:
 
 def _failed(error: Exception) -> UserError:
     """Explain a failed capture. After one, the allocator is damaged, so nothing in this process may try on."""
-    first_line = str(error).partition("\n")[0]
-    what, why = "a CUDA graph could not be recorded", f"{type(error).__name__}: {first_line}"
+    what, why = "a CUDA graph could not be recorded", reason(error)
     if is_out_of_memory(error):
         return UserError(what, why, "lower max_num_seqs, max_completion_length or max_prompt_length", MEMORY)
     return UserError(what, why, "set kernels=none", INTERNAL)
@@ -58,14 +57,10 @@ def no_waiting() -> Iterator[None]:
     threads, so use this before others are at work.
     """
     before = torch.cuda.get_sync_debug_mode()
-    _set_sync_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that this mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:
-        _set_sync_mode(before)
-
-
-def _set_sync_mode(mode: int | str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that this mode is a prototype
-        torch.cuda.set_sync_debug_mode(mode)
+        torch.cuda.set_sync_debug_mode(before)

@@ -113,7 +113,7 @@ class Ranks(Peers):
     def _share(self, num_shards: int) -> None:
         """Form the groups of the shards of each replica, and of the same shard of all replicas.
 
-        With NCCL, CUDA graphs hold collectives of the shards (engine/sampling/cuda_graph.py). NCCL must not register
+        With NCCL, CUDA graphs hold collectives of the shards (engine/sampling/decode_step.py). NCCL must not register
         their memory then: with expandable segments, that hangs (github.com/pytorch/torchtitan/issues/3306).
         """
         os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
@@ -175,16 +175,11 @@ def choose_device(name: str) -> torch.device:
             CONFIG,
         )
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
-    prepare_cuda(device)
-    return device
-
-
-def prepare_cuda(device: torch.device) -> None:
-    """Make a GPU the one of this process, and let its memory have fewer gaps between tensors where it can."""
     is_set = any(name in os.environ for name in ALLOCATOR_VARIABLES)
     if not is_set and has_virtual_memory(device.index):
-        os.environ[ALLOCATOR_VARIABLES[0]] = "expandable_segments:True"  # read when CUDA starts
+        os.environ[ALLOCATOR_VARIABLES[0]] = "expandable_segments:True"  # read when CUDA starts: fewer gaps in memory
     torch.cuda.set_device(device)
+    return device
 
 
 def has_virtual_memory(index: int) -> bool:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from grpo.base.errors import reason
 from grpo.base.folders import cache_folder
 from grpo.kernels.cpu import CpuKernels
 
@@ -41,8 +42,7 @@ def triton_problem() -> str:
         wanted = F.rms_norm(x, (100,), weight, 1e-6)
         wrong = float((normed - wanted).abs().max())
     except Exception as problem:  # a compiler has many ways to fail, and torch's own operations do as well
-        first_line = str(problem).partition("\n")[0]
-        return f"Triton failed: {type(problem).__name__}: {first_line}"
+        return f"Triton failed: {reason(problem)}"
     major, minor = torch.cuda.get_device_capability()
     if major < 8:
         return f"they are made for sm_80 and later, and this is sm_{major}{minor}"
@@ -52,11 +52,6 @@ def triton_problem() -> str:
 def uses_kernels(x: Tensor) -> bool:
     """Return whether kernels/ takes the place of torch's operations on this tensor."""
     return x.is_cuda and x.dtype in (*HALF, torch.float32) and ProcessSettings.kernels and not triton_problem()
-
-
-def will_use_kernels(dtype: torch.dtype) -> bool:
-    """Return whether training on a GPU uses kernels/ and FlashAttention; without a GPU, whether it would."""
-    return dtype in HALF and ProcessSettings.kernels and not (torch.cuda.is_available() and triton_problem())
 
 
 @cache
@@ -69,7 +64,7 @@ def _cpu_kernels() -> tuple[CpuKernels | None, str]:
         folder = cache_folder()
         kernels = CpuKernels(folder and folder / "kernels")
     except (OSError, ValueError) as problem:
-        return None, f"the kernels in C failed: {type(problem).__name__}: {problem}"
+        return None, f"the kernels in C failed: {reason(problem)}"
     wrong = _error_of(kernels)
     return (kernels, "") if wrong < LARGEST_ERROR else (None, f"the kernels in C are off by {wrong:.1e}")
 
@@ -104,8 +99,10 @@ def on_cpu(x: Tensor) -> CpuKernels | None:
 
 def describe(device: torch.device | str) -> str:
     """Return, for the log, whether kernels or torch's own operations are used."""
-    if torch.device(device).type != "cuda":
-        kernels, problem = _cpu_kernels() if ProcessSettings.kernels else (None, "kernels: none")
-        return "kernels in C while it generates in float32" if kernels else f"torch's own operations ({problem})"
-    problem = triton_problem() if ProcessSettings.kernels else "kernels: none"
-    return f"torch's own operations ({problem})" if problem else "fused kernels (Triton)"
+    is_cuda = torch.device(device).type == "cuda"
+    problem = "kernels: none"
+    if ProcessSettings.kernels:
+        problem = triton_problem() if is_cuda else _cpu_kernels()[1]
+    if problem:
+        return f"torch's own operations ({problem})"
+    return "fused kernels (Triton)" if is_cuda else "kernels in C while it generates in float32"

@@ -229,23 +229,13 @@ def log_softmax_rows(
     """Return log-prob of the target [X], entropy [X], and onehot - softmax [X, V] in `slope_dtype` of each row.
 
     logits_XV: before the division by the temperature; onehot - softmax overwrites them, unless slope_dtype is None.
-    cut_X: tokens with a lower log-prob were excluded when the target was drawn.
+    cut_X: tokens with a lower log-prob were excluded when the target was drawn. torch's operations work on a few rows
+    at a time on a CPU, so that they stay cached.
     """
     if uses_kernels(logits_XV):
         from grpo.kernels import log_softmax_rows as kernel
 
         return kernel.log_softmax_rows(logits_XV, targets_X, temperature, slope_dtype, cut_X)
-    return _log_softmax_rows(logits_XV, targets_X, temperature, slope_dtype, cut_X)
-
-
-def _log_softmax_rows(
-    logits_XV: Tensor,
-    targets_X: Tensor,
-    temperature: float,
-    slope_dtype: torch.dtype | None,
-    cut_X: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Compute `log_softmax_rows` by torch's operations; on a CPU for a few rows at a time, so that they stay cached."""
     exact_dtype = torch.promote_types(logits_XV.dtype, torch.float32)
     logp_X = torch.empty(len(targets_X), dtype=exact_dtype, device=logits_XV.device)
     entropy_X = torch.empty_like(logp_X)

@@ -49,11 +49,11 @@ class Peers:
     ):
         self.rank, self.world, self.device, self.group = rank, world, device, group
 
-    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum a tensor over all ranks, in place."""
+    def sum_(self, tensor: torch.Tensor, operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> torch.Tensor:
+        """Sum a tensor over all ranks, in place; or reduce it by another operation."""
         if self.world > 1:
             with explain_lost_peers():
-                dist.all_reduce(tensor, group=self.group)
+                dist.all_reduce(tensor, operation, self.group)
         return tensor
 
     def sum(self, values: Sequence[float]) -> list[float]:
@@ -67,9 +67,7 @@ class Peers:
         if self.world == 1:
             return value
         tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
-        with explain_lost_peers():
-            dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.group)
-        return float(tensor)
+        return float(self.sum_(tensor, dist.ReduceOp.MAX))
 
     def min(self, value: float) -> float:
         """Return the smallest value of all ranks."""

@@ -93,18 +93,17 @@ def weight_gradient(g_TO: Tensor, x_TI: Tensor) -> Tensor:
 
 
 class Product(torch.autograd.Function):
-    """`linear` with those gradients that autograd needs: dx = g W, dW = gᵀ x, db = Σ g."""
+    """`linear` with its gradients: dx = g W, dW = gᵀ x, db = Σ g."""
 
     @staticmethod
     def forward(ctx, x_TI, weight_OI, bias_O):
-        ctx.save_for_backward(x_TI if ctx.needs_input_grad[1] else None, weight_OI)
+        ctx.save_for_backward(x_TI, weight_OI)
         return linear(x_TI, weight_OI, bias_O)
 
     @staticmethod
     def backward(ctx, g_TO):
         x_TI, weight_OI = ctx.saved_tensors
-        for_x, for_weight, for_bias = ctx.needs_input_grad
+        for_x, _, for_bias = ctx.needs_input_grad
         dx_TI = linear(g_TO, weight_OI.T) if for_x else None
-        dweight_OI = weight_gradient(g_TO, x_TI) if for_weight else None
         dbias_O = g_TO.sum(dim=0) if for_bias else None
-        return dx_TI, dweight_OI, dbias_O
+        return dx_TI, weight_gradient(g_TO, x_TI), dbias_O

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
-from grpo.base.storage import read_json, save_tensors, write_json
+from grpo.base.storage import Json, read_json, save_tensors, write_json
 from grpo.engine.model.build import layer_number
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.weights import NAMES_SHOWN, finite
+from grpo.engine.model.weight import DAMAGED, NAMES_SHOWN, finite
 from grpo.engine.parallel.splits import split_of, splits_of_adapter
 
 PREFIX = "base_model.model."
@@ -37,7 +36,6 @@ PLAIN_KEYS = set(
     "megatron_core qalora_group_size".split()
 )
 PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")  # initialisations that keep the base weights
-DAMAGED = (OSError, ValueError, SafetensorError, TypeError, AttributeError, ArithmeticError, RecursionError, re.error)
 MERGE = f"it must hold {CONFIG_FILE} and {WEIGHTS_FILE}; merge any other adapter into its base with PEFT first"
 
 
@@ -73,7 +71,7 @@ def is_adapter(folder: Path) -> bool:
     return (folder / CONFIG_FILE).exists()
 
 
-def read_settings(folder: Path) -> dict:
+def read_settings(folder: Path) -> Json:
     """Read adapter_config.json, which may hold anything; UserError (exit 3) if it is not of a plain LoRA adapter."""
     with explained(DAMAGED, f"{folder} is not a plain LoRA adapter", MERGE):
         config = read_json(folder / CONFIG_FILE)
@@ -97,12 +95,12 @@ def load_adapter(folder: Path) -> Adapter:
     """Read an adapter written by PEFT or by `save_adapter`; UserError (exit 3) if it is not a plain LoRA adapter."""
     config = read_settings(folder)
     check_safe(folder)
-    with explained(DAMAGED, f"{folder} is not a plain LoRA adapter", MERGE):
+    with explained((*DAMAGED, re.error), f"{folder} is not a plain LoRA adapter", MERGE):
         pairs = _scaled_pairs(load_file(folder / WEIGHTS_FILE), config)
     return Adapter(pairs, config.get("base_model_name_or_path"), config.get("revision") or "main")
 
 
-def _extras(config: dict) -> list[str]:
+def _extras(config: Json) -> list[str]:
     """Return the settings of an adapter that W + s B A cannot represent."""
     extras = [key for key, value in config.items() if value and key not in PLAIN_KEYS]
     plain = {"peft_type": ("LORA",), "bias": ("none",), "init_lora_weights": PLAIN_STARTS}
@@ -110,15 +108,14 @@ def _extras(config: dict) -> list[str]:
     return extras + [f"{key} {found.get(key)}" for key, values in plain.items() if found.get(key) not in values]
 
 
-def _scaled_pairs(tensors: dict[str, torch.Tensor], config: dict) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+def _scaled_pairs(tensors: dict[str, torch.Tensor], config: Json) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Return A and s B of every adapted projection; ValueError if the tensors are not such pairs."""
     halves: dict[str, dict[str, torch.Tensor]] = {}
     for key, tensor in tensors.items():
         name = key.removeprefix(PREFIX).removesuffix(".weight").removesuffix(".default")
         module, _, half = name.rpartition(".")
-        if half == "base_layer":
-            continue
-        halves.setdefault(module, {})[half] = tensor.float()
+        if half != "base_layer":
+            halves.setdefault(module, {})[half] = tensor.float()
     wrong = [f"{module} ({', '.join(sorted(found))})" for module, found in halves.items() if not _is_pair(found)]
     if wrong or not halves:
         raise ValueError(f"no pairs lora_A, lora_B of finite numbers: {', '.join(wrong[:NAMES_SHOWN])}")
@@ -143,24 +140,27 @@ def _is_pair(found: dict[str, torch.Tensor]) -> bool:
     return bool(A.isfinite().all() and B.isfinite().all())
 
 
-def _of_module(config: dict, patterns: str, module: str, default: float) -> float:
+def _of_module(config: Json, patterns: str, module: str, default: float) -> float:
     """Return a setting of a projection. The keys of patterns are regular expressions, as in PEFT."""
     named = config.get(patterns) or {}
     fitting = [value for pattern, value in named.items() if re.match(rf"(.*\.)?({pattern})$", module)]
     return float(fitting[0] if fitting else default)
 
 
-def _scale(config: dict, module: str, rank: int) -> float:
+def _scale(config: Json, module: str, rank: int) -> float:
     """Return alpha / r of a projection. ValueError if its factors have another r than the settings say."""
-    r = _of_module(config, "rank_pattern", module, config.get("r", rank))
+    r = _of_module(config, "rank_pattern", module, config["r"])
     if r != rank:
         raise ValueError(f"the settings say r = {r:g} for {module}, whose factors have {rank}")
-    alpha = _of_module(config, "alpha_pattern", module, config.get("lora_alpha", rank))
+    alpha = _of_module(config, "alpha_pattern", module, config["lora_alpha"])
     return alpha / (rank**0.5 if config.get("use_rslora") else rank)
 
 
 def trained_adapter(
-    model: Decoder, start: Adapter | None, base_model: str | None, base_revision: str = "main"
+    model: Decoder,
+    start: Adapter | None,
+    base_model: str | None,
+    base_revision: str = "main",
 ) -> Adapter:
     """Return the result of training as one adapter of the checkpoint on disk. All shards of a model call it together.
 
@@ -172,10 +172,7 @@ def trained_adapter(
         if part in linear.rank_slices:
             weight, _ = linear.base(part)
             split = split_of(model, f"{module}.weight", weight)
-            a_split, split_of_B = splits_of_adapter(split)
-            A, B = linear.adapter(part)
-            A = model.build.shard.join(A, a_split)
-            B = model.build.shard.join(B, split_of_B)
+            A, B = map(model.build.shard.join, linear.adapter(part), splits_of_adapter(split))
             sB = linear.lora.scale * B.detach().float().cpu()
             stack.append((A.detach().float().cpu(), sB))
         if stack:

@@ -62,7 +62,10 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(
-        self, x: Tensor, added: Tensor | None = None, room: SpareColumns | None = None
+        self,
+        x: Tensor,
+        added: Tensor | None = None,
+        room: SpareColumns | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the norm of x + added, and that sum. room: what the norm leaves for x Aᵀ (`Linear.room`)."""
         return ops.rms_norm(x, self.weight(), self.eps, added, room)
@@ -154,9 +157,11 @@ def check_lora(build: Build, num_layers: int, names: Iterable[str]) -> None:
 
     names: the projections that can have adapters.
     """
-    chosen = build.lora.layers if build.lora else None
-    unknown = [number for number in chosen or () if number not in range(num_layers)]
-    if unknown or chosen == ():
+    lora = build.lora
+    if lora is None:
+        return
+    unknown = [number for number in lora.layers or () if number not in range(num_layers)]
+    if unknown or lora.layers == ():
         what = f"names no layer {unknown[0]}" if unknown else "is empty"
         raise UserError(
             f"lora_layers_to_transform {what}",
@@ -164,8 +169,7 @@ def check_lora(build: Build, num_layers: int, names: Iterable[str]) -> None:
             "name some of these, or leave the key out for all",
             PREFLIGHT,
         )
-    foreign = [name for name in build.lora.targets or () if name not in names] if build.lora else []
-    if foreign:
+    if foreign := [name for name in lora.targets if name not in names]:
         raise UserError(
             f"lora_target_modules names {', '.join(foreign)}",
             f"the projections that can have adapters are {', '.join(names)}",
@@ -335,5 +339,5 @@ class OwnDecoder(Decoder):
     def _cos_sin(self) -> tuple[Tensor, Tensor]:
         if self.tables is None:
             c, build = self.config, self.build
-            self.tables = cos_sin_tables(c.raw, c.head_dim, c.max_positions, build.dtype, build.device)
+            self.tables = cos_sin_tables(c.hf, c.head_dim, c.max_positions, build.dtype, build.device)
         return self.tables

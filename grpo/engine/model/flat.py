@@ -81,9 +81,7 @@ class FlatParameters:
     def own_parts(self) -> Iterator[tuple[nn.Parameter, slice, bool]]:
         """Yield the matrices, and the vectors, that are updated here: as a parameter with its gradient, where they lie
         in `own`, and whether they decay."""
-        matrices = slice(0, self.decayed)
-        vectors = slice(self.decayed, self.size)
-        for place, decays in ((matrices, True), (vectors, False)):
+        for place, decays in ((slice(0, self.decayed), True), (slice(self.decayed, self.size), False)):
             mine = _overlap(place, self.own)
             if mine.start < mine.stop:
                 part = nn.Parameter(self.values[mine])
@@ -167,9 +165,8 @@ class FlatParameters:
         shapes = self._whole_shapes()
         size = sum(shape.numel() for shape in shapes)
         decayed = sum(shape.numel() for shape in shapes if len(shape) >= 2)
-        matrices = slice(0, decayed)
-        vectors = slice(decayed, size)
-        return [place for place in (matrices, vectors) if place.start < place.stop]
+        places = slice(0, decayed), slice(decayed, size)
+        return [place for place in places if place.start < place.stop]
 
     def _whole_shapes(self) -> list[torch.Size]:
         return list(map(self.shard.whole_shape, self.shapes, self.splits))

@@ -36,8 +36,65 @@ from grpo.engine.parallel.shard import ALONE
 # A product for several parts may hold this many zeros off the diagonal of s B; with more, each part has its own.
 MAX_ZERO_SHARE = 0.07  # of the weight, if products are bound by arithmetic
 MAX_ZERO_BYTES = 8 << 20  # on a GPU, where decoding is bound by memory and by the number of launches
-NO_ADAPTERS = LoraSpec(rank=0, alpha=0.0, targets=())
+NO_ADAPTERS = LoraSpec(rank=1, alpha=0.0, targets=())
 NO_RANKS = slice(0, 0)  # of a part without an adapter
+
+
+class _Augmented(torch.autograd.Function):
+    """Eq. 15 with a frozen weight, and its gradient, product by product. Without an adapter, R is 0.
+
+    With g = dL/dy, one product g [W | sB] gives the base part of dL/dx and dh = dL/d(x Aᵀ); then dL/dA = dhᵀ x,
+    dL/dB = s gᵀ h, dL/dx += dh A. The base weight's gradient is never computed. Slow twin: kernels/reference.py
+    `lora_linear`.
+    """
+
+    @staticmethod
+    def forward(ctx, x_TI, A_master, layer, seed, *B_masters):
+        h_TR = None if layer.A is None else linear(layer.dropped(x_TI, seed), layer.A.value)
+        ctx.save_for_backward(x_TI if layer.A is not None else None, h_TR)  # x is shared by all parts
+        ctx.layer, ctx.seed = layer, seed
+        outputs = []
+        for (rows, ranks), bias_O in zip(layer.products, layer.biases(), strict=True):
+            augmented_TX = x_TI if h_TR is None else torch.cat([x_TI, h_TR[:, ranks]], dim=-1)
+            weight_OX = layer.weight.rows(rows, _width(ranks))
+            outputs.append(frozen_linear(augmented_TX, weight_OX, bias_O))  # Eq. 15
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx, *g_of_products):
+        x_TI, h_TR = ctx.saved_tensors
+        layer, seed = ctx.layer, ctx.seed
+        dx_TI = None
+        dh_of_products = []
+        for (rows, ranks), g_TO in zip(layer.products, g_of_products, strict=True):
+            R = _width(ranks)
+            if not ctx.needs_input_grad[0]:  # below the first adapted layer nobody needs dL/dx
+                sB_OR = layer.weight.tail_rows(rows)[:, :R].contiguous()
+                dh_of_products.append(linear(g_TO, sB_OR.T))
+                continue
+            augmented_OX = dense(layer.weight.rows(rows, R))
+            both_TX = linear(g_TO, augmented_OX.T)
+            base_TI, dh_TR = both_TX.split([layer.in_features, R], dim=1)
+            dh_of_products.append(dh_TR)
+            dx_TI = base_TI if dx_TI is None else dx_TI.add_(base_TI)
+        if layer.A is None:
+            return dx_TI, None, None, None
+
+        A_RI = layer.A.value
+        dh_TR = torch.cat(dh_of_products, dim=-1)
+        dA_RI = weight_gradient(dh_TR, layer.dropped(x_TI, seed))
+        dB = []
+        for part, g_TO in zip(layer.out_slices, layer.split(g_of_products), strict=True):
+            if part in layer.rank_slices:
+                dB_OR = weight_gradient(g_TO, h_TR[:, layer.rank_slices[part]])
+                dB.append(dB_OR * layer.scale_1)
+        if dx_TI is not None and seed is None:
+            dx_TI = add_product(dx_TI, dh_TR, A_RI.T)
+        elif dx_TI is not None:
+            change_TI = linear(dh_TR, A_RI.T)
+            change_TI = layer.dropped(change_TI, seed)
+            dx_TI = dx_TI + change_TI
+        return dx_TI, dA_RI.to(layer.scale_1.dtype), None, None, *dB
 
 
 class Linear(nn.Module):
@@ -84,9 +141,12 @@ class Linear(nn.Module):
         self.bias = Weight(build, out_features, trained=self.trains_weight) if bias else None
         self.A = Weight(build, all_ranks.stop, in_features, trained=True) if adapted else None
         self.B = nn.ParameterDict()
+        exact_dtype = master_dtype(build.dtype)
         for part in adapted:  # in this order: given a dict, torch would sort the names
-            zeros_OR = torch.zeros(sizes[part], rank, dtype=master_dtype(build.dtype), device=build.device)
+            zeros_OR = torch.zeros(sizes[part], rank, dtype=exact_dtype, device=build.device)
             self.B[part] = nn.Parameter(zeros_OR)
+        # s as a tensor: times one in half precision, it gives float32 in one launch.
+        self.scale_1 = torch.full((1,), self.lora.scale, dtype=exact_dtype, device=build.device)
         self.number = 0  # among the model's adapted layers, set by the model; makes their dropout masks differ
 
         # While sampling; see `sampling`.
@@ -246,79 +306,6 @@ class Linear(nn.Module):
             sB_OR = self.weight.tail_rows(rows)[:, : _width(ranks)]
             torch.addmm(W_OI[rows], sB_OR, self.A.value[ranks], out=merged_OI[rows])
         return merged_OI
-
-
-class _Augmented(torch.autograd.Function):
-    """Eq. 15 with a frozen weight, and its gradient, product by product. Without an adapter, R is 0.
-
-    With g = dL/dy, one product g [W | sB] gives the base part of dL/dx and dh = dL/d(x Aᵀ); then dL/dA = dhᵀ x,
-    dL/dB = s gᵀ h, dL/dx += dh A. The base weight's gradient is never computed. Slow twin: kernels/reference.py
-    `lora_linear`.
-    """
-
-    @staticmethod
-    def forward(ctx, x_TI, A_master, layer, seed, *B_masters):
-        h_TR = None if layer.A is None else linear(layer.dropped(x_TI, seed), layer.A.value)
-        ctx.save_for_backward(x_TI if layer.A is not None else None, h_TR)  # x is shared by all parts
-        ctx.layer, ctx.seed = layer, seed
-        outputs = []
-        for (rows, ranks), bias_O in zip(layer.products, layer.biases(), strict=True):
-            augmented_TX = x_TI
-            if h_TR is not None:
-                augmented_TX = torch.cat([x_TI, h_TR[:, ranks]], dim=-1)
-            weight_OX = layer.weight.rows(rows, _width(ranks))
-            y_TO = frozen_linear(augmented_TX, weight_OX, bias_O)  # Eq. 15
-            outputs.append(y_TO)
-        return tuple(outputs)
-
-    @staticmethod
-    def backward(ctx, *g_of_products):
-        x_TI, h_TR = ctx.saved_tensors
-        layer, seed = ctx.layer, ctx.seed
-        dx_TI = None
-        dh_of_products = []
-        for (rows, ranks), g_TO in zip(layer.products, g_of_products, strict=True):
-            base_TI, dh_TX = _input_gradients(layer, rows, ranks, g_TO, ctx.needs_input_grad[0])
-            dh_of_products.append(dh_TX)
-            if dx_TI is None:
-                dx_TI = base_TI
-            elif base_TI is not None:
-                dx_TI.add_(base_TI)
-        if layer.A is None:
-            return dx_TI, None, None, None
-
-        A_RI = layer.A.value
-        exact_dtype = master_dtype(A_RI.dtype)
-        dh_TR = torch.cat(dh_of_products, dim=-1)
-        dA_RI = weight_gradient(dh_TR, layer.dropped(x_TI, seed))
-        g_of_part = dict(zip(layer.out_slices, layer.split(g_of_products), strict=True))
-        dB = []
-        for part, columns in layer.rank_slices.items():
-            dB_OR = weight_gradient(g_of_part[part], h_TR[:, columns])
-            dB.append(layer.lora.scale * dB_OR.to(exact_dtype))
-        if dx_TI is not None and seed is None:
-            dx_TI = add_product(dx_TI, dh_TR, A_RI.T)
-        elif dx_TI is not None:
-            change_TI = linear(dh_TR, A_RI.T)
-            change_TI = layer.dropped(change_TI, seed)
-            dx_TI = dx_TI + change_TI
-        return dx_TI, dA_RI.to(exact_dtype), None, None, *dB
-
-
-def _input_gradients(
-    layer: Linear, rows: slice, ranks: slice, g_TO: Tensor, needs_dx: bool
-) -> tuple[Tensor | None, Tensor]:
-    """Return the base part of dL/dx, and dL/d(x Aᵀ), of the product with these outputs and columns of x Aᵀ.
-
-    needs_dx: below the first adapted layer nobody needs dL/dx, and it is None.
-    """
-    if not needs_dx:
-        sB_OR = layer.weight.tail_rows(rows)[:, : _width(ranks)].contiguous()
-        return None, linear(g_TO, sB_OR.T)
-    augmented_OX = dense(layer.weight.rows(rows, _width(ranks)))
-    both_TX = linear(g_TO, augmented_OX.T)
-    I = layer.in_features
-    return both_TX[:, :I], both_TX[:, I:]
 
 
 def few_zeros(zeros: int, weights: int, dtype: torch.dtype, device: torch.device | str) -> bool:

@@ -17,8 +17,7 @@ import psutil
 import torch
 
 from grpo.base.errors import MEMORY, UserError, is_out_of_memory, reason
-from grpo.engine.attention.choice import would_use_flash
-from grpo.engine.device.kernel_choice import will_use_kernels
+from grpo.engine.attention.choice import will_be_fused
 from grpo.engine.model.decoder import Decoder
 
 try:
@@ -254,9 +253,7 @@ def choose_budget(model: Decoder, config: Keys, longest: int, free: int, kind: s
     bytes_per_row = logits_bytes_per_row(model)
     chunk = max(128, min(CHUNK[kind], int(0.1 * free / bytes_per_row)))
     room = (1 - RESERVE[kind]) * free - chunk * bytes_per_row
-    fused = (
-        kind == "cuda" and config.kernels == "auto" and will_use_kernels(model.build.dtype) and would_use_flash(model)
-    )
+    fused = kind == "cuda" and config.kernels == "auto" and will_be_fused(model)
     allowed = {"auto": RECOMPUTE_LEVELS, "mlp": ("mlp",), True: ("all",), False: ("none",)}
     levels, max_tokens = allowed[config.gradient_checkpointing], config.max_tokens_per_micro_batch
     needed = max_tokens or max(longest, ENOUGH[kind])
@@ -271,12 +268,6 @@ def choose_num_sequences(model: Decoder, wanted: int, positions: int, free: int)
     bytes_per_sequence = positions * kv_bytes_per_token(model)
     fitting = int(0.5 * free / bytes_per_sequence)
     return max(1, min(wanted, fitting))
-
-
-def halve(budget: Budget, longest: int) -> Budget | None:
-    """Halve the tokens per micro-batch, which leaves the gradient the same; None if one completion would not fit."""
-    tokens = budget.tokens // 2
-    return replace(budget, tokens=tokens) if tokens >= longest else None
 
 
 class MemoryLimit:
@@ -303,13 +294,13 @@ class MemoryLimit:
             try:
                 return work(*arguments, **named)
             except Exception as error:
-                smaller = halve(self.budget, self.longest) if self.can_retry else None
-                if not is_out_of_memory(error) or smaller is None:
+                tokens = self.budget.tokens // 2
+                if not is_out_of_memory(error) or not self.can_retry or tokens < self.longest:
                     raise
                 first_line = str(error).partition("\n")[0]  # the error itself holds on to its traceback's tensors
-            self.budget = smaller
+            self.use(tokens)
             release()
-            limit = f"from now on micro-batches have at most {smaller.tokens} packed tokens"
+            limit = f"from now on micro-batches have at most {tokens} packed tokens"
             self.say(f"note: out of memory ({first_line}); {limit}")
 
 

@@ -6,35 +6,33 @@ Pairs are (e, e + E/2), the "rotate half" layout of Hugging Face checkpoints. Ta
 for a float64 model); the rotation uses the model's dtype, as the checkpoints' own implementation does.
 """
 
-from copy import deepcopy
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from grpo.base.errors import PREFLIGHT, UserError
-from grpo.base.storage import Json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 KINDS = ("default", "linear", "llama3", "yarn")
-READ_KEYS = (  # of a config.json
-    "model_type",
-    "rope_parameters",
-    "rope_scaling",
-    "rope_theta",
-    "partial_rotary_factor",
-    "max_position_embeddings",
-    "original_max_position_embeddings",
-)
 
 
 def cos_sin_tables(
-    raw: Json, head_dim: int, num_positions: int, dtype: torch.dtype, device: torch.device | str
+    config: "PreTrainedConfig",
+    head_dim: int,
+    num_positions: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
 ) -> tuple[Tensor, Tensor]:
     """Return cos_SE and sin_SE for positions 0 ... num_positions - 1; the second half of E repeats the first.
 
-    raw: a config.json. UserError (exit 3) if its frequencies are scaled in a way that these tables cannot say.
+    config: as transformers reads a config.json. UserError (exit 3) if its frequencies are scaled in a way that these
+    tables cannot say.
     """
     exact_dtype = torch.promote_types(dtype, torch.float32)
-    frequency, amplitude = _frequencies(raw, head_dim, exact_dtype)
+    frequency, amplitude = _frequencies(config, head_dim, exact_dtype)
     position_S = torch.arange(num_positions, dtype=exact_dtype, device=device)
     angle = position_S[:, None] * frequency.to(device, exact_dtype)
     angle_SE = torch.cat([angle, angle], dim=-1)
@@ -43,20 +41,13 @@ def cos_sin_tables(
     return cos_SE.to(dtype), sin_SE.to(dtype)
 
 
-def _frequencies(raw: Json, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, float]:
+def _frequencies(config: "PreTrainedConfig", head_dim: int, dtype: torch.dtype) -> tuple[Tensor, float]:
     """Return the frequency of each pair [E / 2], and the factor of cosines and sines by which YaRN sharpens attention.
 
     Scaled frequencies are those of transformers, in float32.
     """
-    from huggingface_hub.errors import StrictDataclassError
-    from transformers import AutoConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    settings = {key: value for key, value in raw.items() if key in READ_KEYS}
-    try:
-        config = AutoConfig.for_model(**deepcopy(settings), head_dim=head_dim)  # which changes what it is given
-    except StrictDataclassError as error:
-        raise ValueError(str(error)) from error
     rope = config.rope_parameters
     kind = rope["rope_type"]
     is_partial = rope.get("partial_rotary_factor", 1.0) != 1.0

@@ -9,8 +9,10 @@ where sums are float32. One scratch tensor, as large as the largest of these mat
 """
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from grpo.base.errors import PREFLIGHT, UserError
 from grpo.engine.device import ops
 from grpo.engine.device.ops import Packed, prepack
 from grpo.engine.device.peers import Peers
@@ -18,6 +20,17 @@ from grpo.engine.device.quantised import QuantisedRows
 from grpo.engine.model.build import Build
 
 ALL = slice(None)
+NAMES_SHOWN = 8  # of tensors, in a message
+DAMAGED = (  # what reading a file raises that is broken or hostile
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    SafetensorError,
+)
 
 
 def master_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -112,6 +125,19 @@ class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         return grad.to(ctx.dtype), None
+
+
+def finite(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a tensor in `dtype`; UserError (exit 3) if a number of it is infinite there, or NaN."""
+    converted = tensor.to(dtype)
+    if not converted.isfinite().all():
+        raise UserError(
+            f"{name} would hold numbers that are not finite",
+            f"its largest one is {tensor.abs().max():.3g} in {tensor.dtype}, and it is used in {dtype}",
+            "use bfloat16 or float32 if float16 alone is too narrow for it; else use another adapter or checkpoint",
+            PREFLIGHT,
+        )
+    return converted
 
 
 # --- in 8 or 4 bits --------------------------------------------------------------------------------------------------

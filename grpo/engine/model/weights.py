@@ -2,36 +2,38 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.progress import counted, counting
 from grpo.base.storage import read_json, save_tensors, write_json
 from grpo.engine.device.quantised import QuantisedRows
 from grpo.engine.device.waits import watch
+from grpo.engine.model.adapter import Adapter
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import EMBEDDING, Decoder, OwnDecoder
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.weight import master_dtype
-from grpo.engine.parallel.shard import Shard, Split
+from grpo.engine.model.weight import DAMAGED, NAMES_SHOWN, finite, master_dtype
+from grpo.engine.parallel.shard import Sliceable, Split
 from grpo.engine.parallel.splits import split_of, splits_of_adapter
-
-if TYPE_CHECKING:
-    from grpo.engine.model.adapter import Adapter
 
 FILE_BYTES = 5_000_000_000
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
-NAMES_SHOWN = 8
 CONVERT = (  # transformers reads a pickle's weights, and nothing else that it may hold
     'python -c "from transformers import AutoModelForCausalLM as M; '
     "M.from_pretrained('{folder}', dtype='auto').save_pretrained('{folder}')\""
 )
+
+
+class Stored(Sliceable, Protocol):
+    """A tensor in a file: safetensors' slice."""
+
+    def get_shape(self) -> list[int]: ...
 
 
 def read_model_config(folder: Path, backend: str = "auto") -> ModelConfig:
@@ -43,16 +45,7 @@ def read_model_config(folder: Path, backend: str = "auto") -> ModelConfig:
     if not path.exists():
         fix = "set model_name_or_path to a Hugging Face checkpoint folder or hub id"
         raise UserError(f"{folder} is not a checkpoint", "it has no config.json", fix, PREFLIGHT)
-    kinds = (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        RuntimeError,
-        StrictDataclassError,
-    )
+    kinds = (*DAMAGED, RuntimeError, StrictDataclassError)
     with explained(kinds, f"{path} cannot be read", "download the checkpoint again"):
         return ModelConfig.from_hf(read_json(path), backend)
 
@@ -71,7 +64,7 @@ def make_decoder(config: ModelConfig, build: Build) -> Decoder:
 
 
 @torch.no_grad()
-def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -> Decoder:
+def load_decoder(folder: Path, build: Build, adapter: Adapter | None = None) -> Decoder:
     """Build the decoder of a checkpoint and load its weights, converted to build.dtype (on the meta device: shapes).
 
     adapter: is added to them, before they are converted. A shard (build.shard) takes its parts of them.
@@ -101,13 +94,13 @@ def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -
         if name not in named:
             is_head = model.config.tied_head and name == "lm_head.weight"
             if is_head and not is_meta:
-                tied = _read_part(stored, build.shard, splits[EMBEDDING])
+                tied = build.shard.take(stored, splits[EMBEDDING])
             if not (is_head or name.endswith("rotary_emb.inv_freq")):  # which follow from others
                 problems.append(f"unexpected {name}")
         elif shapes[name] != shape:
             problems.append(f"{name} has shape {tuple(shape)}, wanted {tuple(shapes[name])}")
         elif not is_meta:
-            tensor = _read_part(stored, build.shard, splits[name])
+            tensor = build.shard.take(stored, splits[name])
             module = name.removesuffix(".weight")
             if module in pairs:
                 tensor = _with_adapter(module, tensor, pairs[module], build, splits[name])
@@ -124,7 +117,12 @@ def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -
     return model
 
 
-def _load_transformers_model(folder: Path, config: ModelConfig, build: Build, adapter: "Adapter | None") -> Decoder:
+def _load_transformers_model(
+    folder: Path,
+    config: ModelConfig,
+    build: Build,
+    adapter: Adapter | None,
+) -> Decoder:
     """Load a checkpoint with transformers: `load_decoder` for a model that its modules compute."""
     from grpo.engine.model import transformers_model as by
 
@@ -146,20 +144,12 @@ def _load_transformers_model(folder: Path, config: ModelConfig, build: Build, ad
         return by.TransformersModel(config, build, net)
 
 
-def _read_part(stored: Any, shard: Shard, split: Split | None) -> torch.Tensor:
-    """Return a shard's part of a tensor. Of the file, only these bytes are read. stored: safetensors' slice."""
-    if split is None or shard.world == 1:
-        return stored[:]
-    (size,) = split.blocks
-    mine = shard.part(size)
-    part = stored[mine] if split.dim == 0 else stored[:, mine]
-    missing = shard.width(size) - part.shape[split.dim]
-    axes_behind = part.dim() - 1 - split.dim
-    return F.pad(part, (0, 0) * axes_behind + (0, missing))
-
-
 def _with_adapter(
-    module: str, weight_OI: torch.Tensor, pair: tuple[torch.Tensor, torch.Tensor], build: Build, split: Split | None
+    module: str,
+    weight_OI: torch.Tensor,
+    pair: tuple[torch.Tensor, torch.Tensor],
+    build: Build,
+    split: Split | None,
 ) -> torch.Tensor:
     """Return W + B A of this shard, in float32 at least, on the model's device."""
     A, B = (build.shard.take(*half) for half in zip(pair, splits_of_adapter(split), strict=True))
@@ -179,7 +169,10 @@ def _do_not_fit(folder: Path, problems: list[str]) -> UserError:
 
 
 def save_checkpoint(
-    model: Decoder, folder: Path | None, dtype: torch.dtype | None = None, file_bytes: int = FILE_BYTES
+    model: Decoder,
+    folder: Path | None,
+    dtype: torch.dtype | None = None,
+    file_bytes: int = FILE_BYTES,
 ) -> None:
     """Write config.json and safetensors with every adapter merged, in `dtype` (the model's by default).
 
@@ -213,21 +206,11 @@ def save_checkpoint(
     write_tensors({name: shape.numel() * dtype.itemsize for name, shape in shapes.items()}, read, folder, file_bytes)
 
 
-def finite(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor in `dtype`; UserError (exit 3) if a number of it is infinite there, or NaN."""
-    converted = tensor.to(dtype)
-    if not torch.isfinite(converted).all():
-        raise UserError(
-            f"{name} would hold numbers that are not finite",
-            f"its largest one is {tensor.abs().max():.3g} in {tensor.dtype}, and it is used in {dtype}",
-            "use bfloat16 or float32 if float16 alone is too narrow for it; else use another adapter or checkpoint",
-            PREFLIGHT,
-        )
-    return converted
-
-
 def write_tensors(
-    sizes: dict[str, int], read: Callable[[str], torch.Tensor], folder: Path, file_bytes: int = FILE_BYTES
+    sizes: dict[str, int],
+    read: Callable[[str], torch.Tensor],
+    folder: Path,
+    file_bytes: int = FILE_BYTES,
 ) -> None:
     """Write the tensors of these names and bytes to one file, or to several with an index; one file is in memory."""
     from huggingface_hub import split_state_dict_into_shards_factory
@@ -257,7 +240,7 @@ def _merged(tensor: torch.Tensor | QuantisedRows, linear: Linear | None, part: s
     return tensor.to(A.dtype) + linear.lora.scale * (B @ A)
 
 
-def read_tensors(folder: Path) -> Iterator[tuple[str, Any]]:
+def read_tensors(folder: Path) -> Iterator[tuple[str, Stored]]:
     """Yield each tensor of a checkpoint: its name, and safetensors' slice, which reads the part that is asked for.
 
     As in transformers, an index beside a single file is not read: it is left of an older checkpoint.
@@ -273,7 +256,7 @@ def read_tensors(folder: Path) -> Iterator[tuple[str, Any]]:
             PREFLIGHT,
         )
     for path in (folder / file for file in files):
-        broken = explained((SafetensorError, OSError), f"{path} cannot be read", "download the checkpoint again")
+        broken = explained(DAMAGED, f"{path} cannot be read", "download the checkpoint again")
         with broken, safe_open(path, framework="pt") as tensors:
             for name in tensors.keys():
                 yield name, tensors.get_slice(name)
@@ -281,7 +264,6 @@ def read_tensors(folder: Path) -> Iterator[tuple[str, Any]]:
 
 def _indexed_files(index: Path) -> list[str]:
     """Return the files that an index names, all of them looked for in its own folder."""
-    kinds = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
-    with explained(kinds, f"{index} cannot be read", "download the checkpoint again"):
+    with explained(DAMAGED, f"{index} cannot be read", "download the checkpoint again"):
         files = read_json(index)["weight_map"].values()
         return sorted({Path(file).name for file in files})

@@ -21,8 +21,10 @@ A process that has the model for itself is `ALONE`, whose methods return what th
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from grpo.engine.device.peers import Peers
@@ -30,60 +32,56 @@ from grpo.engine.device.peers import Peers
 
 @dataclass(frozen=True)
 class Split:
-    """How shards share a tensor: along `dim` lie blocks of these sizes, and each shard has its part of every block.
+    """How shards share a tensor: each has a part of the axis `dim`, along which the whole has this size.
 
-    Each block is divided by the number of shards, rounded up; beyond the end of a block, there are zeros.
+    The size is divided by the number of shards, rounded up; beyond the end there are zeros.
     """
 
     dim: int
-    blocks: tuple[int, ...]
+    size: int
+
+
+class Sliceable(Protocol):
+    """A tensor, or safetensors' slice of a file, of which no more is read than is asked for."""
+
+    def __getitem__(self, index: slice | tuple[slice, ...], /) -> Tensor: ...
 
 
 class Shard(Peers):
     """The place of this process among those that hold one model together."""
 
     def part(self, size: int) -> slice:
-        """Return the part of a block of this size that this shard has."""
+        """Return the part of this size that this shard has."""
         start = self.rank * self.width(size)
         stop = start + self.width(size)
         return slice(min(size, start), min(size, stop))
 
     def width(self, size: int) -> int:
-        """Return the size of a part of a block of this size, including zeros beyond its end."""
+        """Return the size of a part, including zeros beyond the end."""
         return -(-size // self.world)
 
-    def take(self, whole: Tensor, split: Split | None) -> Tensor:
+    def take(self, whole: Sliceable, split: Split | None) -> Tensor:
         """Return the part of a tensor that this shard has. split: None if each shard has all of it."""
         if split is None or self.world == 1:
-            return whole
-        parts = []
-        for block in whole.split(split.blocks, dim=split.dim):
-            size = block.shape[split.dim]
-            mine = self.part(size)
-            own_size = mine.stop - mine.start
-            part = block.narrow(split.dim, mine.start, own_size)
-            missing = [*part.shape]
-            missing[split.dim] = self.width(size) - own_size
-            parts += [part, part.new_zeros(missing)]
-        return torch.cat(parts, dim=split.dim)
+            return whole[:]
+        mine = self.part(split.size)
+        part = whole[(slice(None),) * split.dim + (mine,)]
+        missing = self.width(split.size) - part.shape[split.dim]
+        axes_behind = part.dim() - 1 - split.dim
+        return F.pad(part, (0, 0) * axes_behind + (0, missing))
 
     def join(self, part: Tensor, split: Split | None) -> Tensor:
         """Return the tensor whose parts the shards have. All shards must call it."""
         if split is None or self.world == 1:
             return part
-        widths = [self.width(size) for size in split.blocks]
-        of_shards = [one.split(widths, dim=split.dim) for one in self.stack(part).unbind()]
-        blocks = []
-        for size, *parts in zip(split.blocks, *of_shards, strict=True):
-            block = torch.cat(parts, dim=split.dim)
-            blocks.append(block.narrow(split.dim, 0, size))
-        return torch.cat(blocks, split.dim)
+        parts = self.stack(part).unbind()
+        return torch.cat(parts, dim=split.dim).narrow(split.dim, 0, split.size)
 
     def whole_shape(self, part: torch.Size, split: Split | None) -> torch.Size:
         """Return the shape of the tensor, given that of a part."""
         shape = list(part)
         if split is not None:
-            shape[split.dim] = sum(split.blocks)
+            shape[split.dim] = split.size
         return torch.Size(shape)
 
     def add_up(self, tensor: Tensor) -> Tensor:

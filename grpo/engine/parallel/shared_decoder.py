@@ -77,7 +77,7 @@ class SharedDecoder(OwnDecoder):
     def logits(self, hidden_XD, head_VD) -> Tensor:
         """Return the logits of all tokens, of which each shard computes its own."""
         own_XV = super().logits(hidden_XD, head_VD)
-        return self.build.shard.join(own_XV, Split(1, (self.config.vocab_size,)))
+        return self.build.shard.join(own_XV, Split(1, self.config.vocab_size))
 
     def log_softmax_rows(self, logits_XV: Tensor, *settings) -> tuple[Tensor, Tensor, Tensor | None]:
         """Normalise over all tokens. logits_XV, and the result's: of this shard's tokens."""

@@ -21,14 +21,13 @@ def split_of(model: Decoder, name: str, part: torch.Tensor | QuantisedRows) -> S
     if num_shards == 1:
         return None
     if projection in ("embed_tokens", "lm_head"):
-        return Split(0, (model.config.vocab_size,))
+        return Split(0, model.config.vocab_size)
     if projection not in ALL_PROJECTIONS:
         return None
     dim = 1 if projection in SPLIT_BY_INPUTS else 0
     if dim == len(part.shape):
         return None  # a bias of projections that are split by their inputs
-    size = part.shape[dim] * num_shards
-    return Split(dim, (size,))
+    return Split(dim, part.shape[dim] * num_shards)
 
 
 def splits_of_adapter(split: Split | None) -> tuple[Split | None, Split | None]:
@@ -49,18 +48,14 @@ def trained_splits(model: Decoder) -> dict[nn.Parameter, Split]:
         assert linear.A is not None and linear.A.master is not None
         A = linear.A.master
         if linear.input_shard.world > 1:
-            splits[A] = Split(1, (A.shape[1] * num_shards,))
+            splits[A] = Split(1, A.shape[1] * num_shards)
             continue
         for B in linear.B.values():
-            splits[B] = Split(0, (len(B) * num_shards,))
+            splits[B] = Split(0, len(B) * num_shards)
     return splits
 
 
-def whole_parameters(model: Decoder) -> list[torch.Tensor]:
-    """Return the trained parameters of all shards together, on the meta device: only their sizes matter."""
-    splits = trained_splits(model)
-    found = []
-    for parameter in model.parameters():
-        shape = model.build.shard.whole_shape(parameter.shape, splits.get(parameter))
-        found.append(torch.empty(shape, dtype=parameter.dtype, device="meta"))
-    return found
+def trained_bytes(model: Decoder) -> int:
+    """Return how many bytes the trained parameters of all shards have together."""
+    splits, shard = trained_splits(model), model.build.shard
+    return sum(shard.whole_shape(p.shape, splits.get(p)).numel() * p.itemsize for p in model.parameters())

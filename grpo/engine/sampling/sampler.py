@@ -1,10 +1,12 @@
-"""Batched generation over a slot cache: admit, decode, collect.
+"""Batched generation over a slot cache: schedule, run (prefill and decode), collect.
 
 Counterpart of `sample` in minimal.py, which computes all earlier tokens again for each new one.
 
-Each prompt is prefilled once for its group, up to its last token; that token is the first input of every completion's
-decoding, so all sampling happens in one place. Sequences wait in a queue while all slots are taken, and enter as others
-end. Log-probs are those of the distribution that was really sampled from.
+    schedule   sequences wait in a queue while all slots are taken, and enter as others end
+    prefill    each prompt once for its group, up to its last token
+    decode     the next token of every sequence in a slot. That last token is the first input, so all sampling happens
+               here. Log-probs are those of the distribution that was really sampled from
+    collect    those that have ended
 
 A completion that calls a tool leaves its slot, and comes back once the tool has answered: what it has so far is then
 prefilled like a prompt. Meanwhile others decode. What was drawn after the call is dropped before anything sees it, so
@@ -14,9 +16,9 @@ nothing depends on when it was noticed.
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain
 from math import isfinite
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 
@@ -28,7 +30,7 @@ from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.ops import CosSin, Packed, rotate
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.sampling.cache import KVCache
-from grpo.engine.sampling.decode_step import DecodeLoop, Slots
+from grpo.engine.sampling.decode_step import DecodeSteps, Slots
 
 OnFinish = Callable[[int, Completion], None]
 
@@ -66,29 +68,24 @@ class Tools(Protocol):
         """Free what the tools hold."""
 
 
-class Start(NamedTuple):
-    """What a sequence continues. Two sequences with the same start share one prefill.
-
-    continued: the number of a completion that goes on after a call, and so continues what it has said itself, too.
-    """
-
-    prompt_number: int
-    continued: int | None
-
-
 @dataclass
 class Unfinished:
     """A completion that waits or is being generated."""
 
     number: int  # among the completions of the call
-    prompt_number: int  # among its prompts
+    prompt: tuple[int, ...]
     limit: int  # tokens it may have
     seed: int
     so_far: Completion = field(default_factory=lambda: Completion([], [], [], "length"))  # what it had when it paused
 
     @property
-    def start(self) -> Start:
-        return Start(self.prompt_number, continued=self.number if self.so_far.ids else None)
+    def start(self) -> tuple[int, ...]:
+        """Return the tokens that it continues. Sequences with the same ones share one prefill."""
+        return *self.prompt, *self.so_far.ids
+
+
+Groups = dict[tuple[int, ...], list[Unfinished]]  # sequences by what they continue
+Ended = list[tuple[int, Completion]]  # completions with their numbers
 
 
 class Sampler:
@@ -114,37 +111,25 @@ class Sampler:
         self.prefill_tokens = 16384  # prompt tokens per prefill pass
         self.check_every = 16 if self.on_cuda else 1  # decode steps between two checks for ended sequences
         self.uses_graphs = self.on_cuda and model.can_be_captured  # then slots are kept from one call to the next
-        self.graphs: DecodeLoop | None = None
+        self.kept: DecodeSteps | None = None
         self.before_decoding = before_decoding
 
     @torch.inference_mode()
-    def prepare(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeLoop | None:
-        """Allocate slots for this many sequences of these lengths, and keep them. Without graphs, do nothing."""
+    def prepare(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeSteps:
+        """Return what makes decode steps, with slots for this many sequences of these lengths; graphs keep them."""
         if not self.uses_graphs:
-            return None
-        if self.graphs is not None and self.graphs.slots.holds(num_slots, num_positions, max_new_tokens):
-            return self.graphs
-        from grpo.engine.sampling.cuda_graph import DecodeGraphs  # on a GPU
-
-        self.graphs = None  # frees its memory first
-        cache = KVCache.of(self.model, num_slots, num_positions)
-        slots = Slots.make(cache, max_new_tokens)
-        capture = CudaCapture() if self.on_cuda else None
-        self.graphs = DecodeGraphs(self.model, slots, self.eos_ids, decode_kernel(self.model), capture)
-        return self.graphs
-
-    def steps_for(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeLoop:
-        """Return what makes the decode steps of one `sample`, with slots for its sequences."""
-        graphs = self.prepare(num_slots, num_positions, max_new_tokens)
-        if graphs:
-            return graphs
-        cache = KVCache.of(self.model, num_slots, 0)
-        slots = Slots.make(cache, max_new_tokens)
-        return DecodeLoop(self.model, slots, self.eos_ids)
+            slots = Slots.make(KVCache.of(self.model, num_slots, 0), max_new_tokens)
+            return DecodeSteps(self.model, slots, self.eos_ids)
+        if self.kept is None or not self.kept.slots.holds(num_slots, num_positions, max_new_tokens):
+            self.release()  # before the next one is made
+            slots = Slots.make(KVCache.of(self.model, num_slots, num_positions), max_new_tokens)
+            capture = CudaCapture() if self.on_cuda else None
+            self.kept = DecodeSteps(self.model, slots, self.eos_ids, decode_kernel(self.model), capture)
+        return self.kept
 
     def release(self) -> None:
         """Free slots and graphs. Graphs that hold collectives must go before their group of processes does."""
-        self.graphs = None
+        self.kept = None
 
     def reset(self, prompts: list[Prompt], num_generations: int, seeds: Sequence[int]) -> list[Prompt]:
         """Return the prompts of the next `sample` as environments begin them, if there are some."""
@@ -172,30 +157,37 @@ class Sampler:
             raise ValueError("a prompt without tokens cannot be continued: nothing predicts its first token")
         numbers = range(len(prompts) * num_generations)
         limits = limits or [params.max_new_tokens] * len(numbers)
-        sequences = [Unfinished(number, number // num_generations, limits[number], seeds[number]) for number in numbers]
+        sequences = [
+            Unfinished(number, tuple(prompts[number // num_generations]), limits[number], seeds[number])
+            for number in numbers
+        ]
         done: dict[int, Completion] = {}
         with self.model.sampling() as head_VD:
-            generation = Generation(self, prompts, params, sequences, head_VD)
+            generation = Generation(self, sequences, params, head_VD)
             for ended in generation.turns(self.check_every):
-                for sequence, completion in ended:
-                    done[sequence.number] = completion
+                for number, completion in ended:
+                    done[number] = completion
                     if on_finish:
-                        on_finish(sequence.number, completion)
+                        on_finish(number, completion)
         firsts = numbers[::num_generations]
         return [[done[number] for number in numbers[first : first + num_generations]] for first in firsts]
 
     @torch.inference_mode()
     def stream(
-        self, prompt: Sequence[int], params: SamplingParams, seed: int, on_finish: OnFinish | None = None
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        seed: int,
+        on_finish: OnFinish | None = None,
     ) -> Iterator[int]:
         """Yield the tokens of one completion, also those that tools give, without its end token.
 
         on_finish: as in `sample`. UserError (exit 5) if logits are not finite.
         """
-        only = Unfinished(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)
+        only = Unfinished(number=0, prompt=tuple(prompt), limit=params.max_new_tokens, seed=seed)
         num_yielded = 0
         with self.model.sampling() as head_VD:
-            generation = Generation(self, [prompt], params, [only], head_VD)
+            generation = Generation(self, [only], params, head_VD)
             for ended in generation.turns(steps=1):
                 if generation.live:
                     ids, logps, _ = generation.tokens(0, num_yielded)
@@ -213,24 +205,21 @@ class Generation:
     def __init__(
         self,
         sampler: Sampler,
-        prompts: Sequence[Sequence[int]],
-        params: SamplingParams,
         sequences: Sequence[Unfinished],
+        params: SamplingParams,
         head_VD: Packed,
     ):
-        self.sampler, self.prompts, self.params, self.head_VD = sampler, prompts, params, head_VD
+        self.sampler, self.params, self.head_VD = sampler, params, head_VD
         self.model = sampler.model
         self.device = sampler.model.build.device
-        longest_prompt = max(map(len, prompts), default=0)
-        self.longest = longest_prompt + params.max_new_tokens
+        longest_prompt = max((len(sequence.prompt) for sequence in sequences), default=0)
         num_slots = min(sampler.max_slots, len(sequences))
-        self.steps = sampler.steps_for(num_slots, self.longest, params.max_new_tokens)
+        num_positions = longest_prompt + params.max_new_tokens
+        self.steps = sampler.prepare(num_slots, num_positions, params.max_new_tokens)
         self.slots = self.steps.slots
-        self.cache = self.slots.cache
         self.waiting = deque(sequences)
         self.live: list[Unfinished] = []
-        self.used: list[int] = []  # positions in use per slot, an upper bound
-        self.prefilled: dict[Start, torch.Tensor] = {}  # keys and values [L, 2, K, S, E]
+        self.prefilled: dict[tuple[int, ...], torch.Tensor] = {}  # keys and values [L, 2, K, S, E] of a start
         self.paused: dict[int, Unfinished] = {}  # by their numbers
         self.calls: Calls | None = None
         if sampler.tools:
@@ -238,75 +227,39 @@ class Generation:
             self.ends_V = torch.zeros(self.model.config.vocab_size, dtype=torch.bool, device=self.device)
             self.ends_V[list(sampler.tools.ends)] = True
 
-    def turns(self, steps: int) -> Iterator[list[tuple[Unfinished, Completion]]]:
+    def turns(self, steps: int) -> Iterator[Ended]:
         """Decode `steps` tokens a turn until all sequences have ended; yield what ended in the turn before.
 
         It is handed over once `decode` has given a GPU its next work.
         """
-        ended: list[tuple[Unfinished, Completion]] = []
+        ended: Ended = []
         while self.waiting or self.live or self.paused or ended:
             self.sampler.before_decoding()
             ended += self.resume(wait=not (self.waiting or self.live or ended))
-            self.admit()
+            while groups := self.schedule():
+                self.prefill(groups)
             self.decode(steps)
             yield ended
             ended = self.collect()
 
-    def admit(self) -> None:
-        """Fill free slots from the queue, a complete group at a time if it fits."""
-        waiting = self.waiting
-        while waiting and len(self.live) < self.cache.num_slots:
-            free = self.cache.num_slots - len(self.live)
-            start = waiting[0].start
-            if start not in self.prefilled:
-                self._prefill(free)
-            entering: list[Unfinished] = []
-            while waiting and waiting[0].start == start and len(entering) < free:
-                entering.append(waiting.popleft())
-            self._enter(entering)
-            if not waiting or waiting[0].start != start:
-                del self.prefilled[start]  # its last completion has entered
+    # --- schedule ----------------------------------------------------------------------------------------------------
 
-    def _ids(self, sequence: Unfinished) -> list[int]:
-        """Return the tokens that a sequence continues."""
-        return [*self.prompts[sequence.prompt_number], *sequence.so_far.ids]
-
-    def _prefill(self, free: int) -> None:
-        """Run the next prompts, packed, without their last tokens: at most as many as the free slots need."""
-        chosen: dict[Start, list[int]] = {}
-        tokens = 0
-        for sequence in islice(self.waiting, free):
-            if sequence.start in self.prefilled or sequence.start in chosen:
-                continue
-            ids = self._ids(sequence)[:-1]
-            tokens += len(ids)
-            if chosen and tokens > self.sampler.prefill_tokens:
+    def schedule(self) -> Groups:
+        """Take the next sequences from the queue: as many as slots are free, and as one pass can prefill."""
+        groups: Groups = {}
+        num_tokens = 0
+        for _ in range(self.slots.cache.num_slots - len(self.live)):
+            if not self.waiting:
                 break
-            chosen[sequence.start] = ids
-        found = prefill(self.model, list(chosen.values()))
-        self.prefilled.update(zip(chosen, found, strict=True))
+            start = self.waiting[0].start
+            if start not in groups and start not in self.prefilled:
+                num_tokens += len(start) - 1
+                if groups and num_tokens > self.sampler.prefill_tokens:
+                    break
+            groups.setdefault(start, []).append(self.waiting.popleft())
+        return groups
 
-    def _enter(self, entering: list[Unfinished]) -> None:
-        """Give the next slots to sequences with the same start, and copy its keys and values to each."""
-        slots = self.slots
-        ids = self._ids(entering[0])
-        first = len(self.live)
-        rows = slice(first, first + len(entering))
-        self.cache.reserve(len(ids))
-        prefilled_L2KSE = self.prefilled[entering[0].start]
-        self.cache.kv_L2BKSE[:, :, rows, :, : len(ids) - 1] = prefilled_L2KSE[:, :, None]
-        slots.last_id_B[rows] = ids[-1]
-        slots.position_B[rows] = len(ids) - 1
-        slots.count_B[rows] = len(entering[0].so_far.ids)  # 0, unless it goes on
-        slots.ended_B[rows] = False
-        limits = [sequence.limit for sequence in entering]
-        seeds = [sequence.seed for sequence in entering]
-        slots.limit_B[rows] = torch.tensor(limits, device=self.device)
-        slots.seed_B[rows] = torch.tensor(seeds, device=self.device)
-        self.live += entering
-        self.used += [len(ids)] * len(entering)
-
-    def resume(self, wait: bool) -> list[tuple[Unfinished, Completion]]:
+    def resume(self, wait: bool) -> Ended:
         """Put the sequences whose tools have answered before the waiting ones; return those that do not go on."""
         ended = []
         for number, completion, goes_on in self.calls.take(wait) if self.calls and self.paused else ():
@@ -314,16 +267,48 @@ class Generation:
             if goes_on:
                 self.waiting.appendleft(replace(sequence, so_far=completion))
             else:
-                ended.append((sequence, completion))
+                ended.append((number, completion))
         return ended
+
+    # --- run ---------------------------------------------------------------------------------------------------------
+
+    def prefill(self, groups: Groups) -> None:
+        """Compute the keys and values of what sequences continue, and give each of them the next slot.
+
+        The last token is left to decoding. Where some of a group still wait, what they continue is kept for them.
+        """
+        new = [start for start in groups if start not in self.prefilled]
+        found = prefill(self.model, [start[:-1] for start in new])
+        self.prefilled.update(zip(new, found, strict=True))
+        for start, group in groups.items():
+            self._enter(start, group)
+            if not self.waiting or self.waiting[0].start != start:
+                del self.prefilled[start]
+
+    def _enter(self, start: tuple[int, ...], group: Sequence[Unfinished]) -> None:
+        """Give the next slots to sequences that continue `start`, and copy its keys and values to each."""
+        slots = self.slots
+        first = len(self.live)
+        rows = slice(first, first + len(group))
+        slots.cache.reserve(len(start))
+        prefilled_L2KSE = self.prefilled[start]
+        slots.cache.kv_L2BKSE[:, :, rows, :, : len(start) - 1] = prefilled_L2KSE[:, :, None]
+        slots.last_id_B[rows] = start[-1]
+        slots.position_B[rows] = len(start) - 1
+        slots.ended_B[rows] = False
+        states = [(len(sequence.so_far.ids), sequence.limit, sequence.seed) for sequence in group]
+        states_3B = torch.tensor(states, device=self.device).T
+        slots.count_B[rows], slots.limit_B[rows], slots.seed_B[rows] = states_3B
+        self.live += group
 
     def decode(self, steps: int) -> None:
         """Generate `steps` tokens for every live sequence, or fewer if it ends before that."""
         if self.live:
             self.steps.run(len(self.live), steps, self.params, self.head_VD)
-            self.used = [positions + steps for positions in self.used]
 
-    def collect(self) -> list[tuple[Unfinished, Completion]]:
+    # --- collect -----------------------------------------------------------------------------------------------------
+
+    def collect(self) -> Ended:
         """Remove the sequences that have ended or called; return the former. The last live slot moves into each gap."""
         finished = []
         for slot, is_ended in reversed(self._stopping()):
@@ -331,16 +316,13 @@ class Generation:
             if self.calls and self.calls.pause(sequence.number, completion, sequence.limit):
                 self.paused[sequence.number] = sequence
             elif is_ended:
-                finished.append((sequence, completion))
+                finished.append((sequence.number, completion))
             else:
                 continue
-            last = len(self.live) - 1
-            if slot != last:
-                self.slots.move(last, slot, min(self.used[last], self.longest))
-                self.live[slot] = self.live[last]
-                self.used[slot] = self.used[last]
-            self.live.pop()
-            self.used.pop()
+            last = self.live.pop()
+            if last is not sequence:
+                self.slots.move(len(self.live), slot)
+                self.live[slot] = last
         return finished[::-1]
 
     def _stopping(self) -> list[tuple[int, bool]]:
@@ -378,24 +360,23 @@ def prefill(model: Decoder, prompts: Sequence[Sequence[int]]) -> list[torch.Tens
     if not layout.num_tokens:
         nothing_L2BKSE = KVCache.of(model, 1, 0).kv_L2BKSE
         return [nothing_L2BKSE[:, :, 0]] * len(prompts)
-    ids: list[int] = []
-    positions: list[int] = []
-    for prompt, length in zip(prompts, lengths, strict=True):
-        ids += prompt
-        positions += range(length)
     attention = packed_attention(model, layout)
     layers: list[torch.Tensor] = []
 
     def attend(
-        layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, cos_sin: CosSin
+        layer: int,
+        q_THE: torch.Tensor,
+        k_TKE: torch.Tensor,
+        v_TKE: torch.Tensor,
+        cos_sin: CosSin,
     ) -> torch.Tensor:
         q_THE = rotate(q_THE, cos_sin)
         k_TKE = rotate(k_TKE, cos_sin)
         layers.append(torch.stack([k_TKE, v_TKE]))
         return attention.attend(q_THE, k_TKE, v_TKE)
 
-    id_T = torch.tensor(ids, device=model.build.device)
-    position_T = torch.tensor(positions, device=model.build.device)
+    id_T = torch.tensor(list(chain(*prompts)), device=model.build.device)
+    position_T = torch.tensor(list(chain(*map(range, lengths))), device=model.build.device)
     model(id_T, position_T, attend)
     kv_L2TKE = torch.stack(layers)
     kv_L2KTE = kv_L2TKE.transpose(2, 3)
