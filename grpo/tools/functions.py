@@ -78,7 +78,7 @@ def build_tools(
         functions: Functions = dict.fromkeys(map(tag_of, config.tools), unavailable)
     else:
         functions = find_tools(config.tools, vars(config), objects, protocol.is_typed)
-    factory = _factory(config.environment, objects) if config.environment else None
+    factory = _find(config.environment, objects, "environment") if config.environment else None
     return Tools(functions, protocol, config.tool_timeout_s, peers, factory, config.max_prompt_length)
 
 
@@ -116,8 +116,8 @@ def _if_typed(config: TrainConfig, make: Callable[[], Any]) -> Any:
         return None
 
 
-def _factory(name: str, objects: Functions) -> Any:
-    return objects.get(name) or find_object(name, "environment")
+def _find(name: str, objects: Functions, what: str) -> Any:
+    return objects.get(name) or find_object(name, what)
 
 
 def _describe(config: TrainConfig, objects: Functions) -> tuple[list[Tool], bool]:
@@ -127,10 +127,10 @@ def _describe(config: TrainConfig, objects: Functions) -> tuple[list[Tool], bool
     """
     found = {}
     for name in config.tools:
-        found[tag_of(name)] = Search if name == SEARCH else objects.get(name) or find_object(name, "tool")
+        found[tag_of(name)] = Search if name == SEARCH else _find(name, objects, "tool")
     has_steps = False
     if config.environment:
-        methods = methods_of(config.environment, _factory(config.environment, objects))
+        methods = methods_of(config.environment, _find(config.environment, objects, "environment"))
         has_steps = STEP in methods
         found |= {name: method for name, method in methods.items() if name not in NO_TOOLS}
     if not (found or has_steps):
@@ -169,7 +169,7 @@ def find_tools(
 
             found[tag] = Search(knowledge_base_path(options))
         else:
-            function = objects.get(name) or find_object(name, "tool")
+            function = _find(name, objects, "tool")
             found[tag] = made("tool", name, function) if is_typed else as_tool(name, function)
     return found
 

@@ -57,14 +57,14 @@ def test_an_environment_killed_in_the_middle_of_a_turn_goes_on_bit_for_bit(make_
     assert run.equals(whole) and told(run) == told(whole)
 
 
-@pytest.mark.parametrize("kind", ["tags"])
+@pytest.mark.parametrize("kind", KEYS)
 def test_two_ranks_and_two_shards_train_what_one_process_trains(make_calling, kind):
     one, ranks, shards = (make_calling(kind, f"batch_{size}", per_device_train_batch_size=size) for size in (16, 8, 17))
     one.train()
     ranks.train_ranks()
     shards.train_ranks("tensor_parallel_size=2", "per_device_train_batch_size=16")
     for other in (ranks, shards):
-        assert one.differs_by_rounding(other) and told(other) == told(one)
+        assert one.differs_by_rounding(other, most=1e-4) and told(other) == told(one)
 
 
 def test_a_tool_that_always_fails_ends_the_run_saved(make_calling):

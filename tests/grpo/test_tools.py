@@ -167,24 +167,6 @@ def test_same_completions_in_any_company(checkpoint, encoder, make_tools):
         assert answers(sampled(model, encoder, tools, prompts, 8, params, seeds, **options)) == answers(together)
 
 
-def test_a_call_is_noticed_at_the_next_check(checkpoint, encoder, make_tools, monkeypatch):
-    """Whichever of the tokens since the last check ended it."""
-    tools, drawn_since = make_tools(), []
-    pause = tools.pause
-
-    def noted(number, completion, limit):
-        is_paused = pause(number, completion, limit)
-        if is_paused:
-            drawn_since.append(len(completion.ids) - len(tools.paused[number].completion.ids))
-        return is_paused
-
-    monkeypatch.setattr(tools, "pause", noted)
-    prompts, model = prompts_of(encoder), load(checkpoint, rank=4)
-    seeds = list(range(8 * len(prompts)))
-    sampled(model, encoder, tools, prompts, 8, SamplingParams(LIMIT), seeds, check_every=5)
-    assert len(drawn_since) > 20 and set(drawn_since) == {0, 1, 2, 3, 4}
-
-
 def test_a_call_is_found_in_a_text_whose_tokenizer_drops_its_first_space():
     """Llama's decodes " b" alone to "b"; the second call begins after a result, and so within the text."""
     encoder = ChatEncoder(pieces_tokenizer(["<search> </search> <result> </result> so and a b"]))
@@ -397,20 +379,16 @@ def test_a_tool_takes_one_text(tool, why):
     refused(lambda: as_tool("mine", tool), why, exit_code=2)
 
 
-def test_a_class_stands_for_the_object_that_it_makes():
-    """Else a call would make one, and give its address to the model."""
-    assert as_tool("mine", Shop)("tea") == "no tea"
-
-
 def test_a_failure_names_the_place_in_the_users_file(encoder, make_tools, tmp_path):
     (tmp_path / "mine.py").write_text("def search(query):\n    raise RuntimeError('closed')\n")
     _, call = one_call(encoder, make_tools(find_tools([f"{tmp_path / 'mine.py'}:search"], {})))
     assert call.failure == f"RuntimeError: closed ({tmp_path / 'mine.py'}:2 in search)"
 
 
-def test_functions_with_one_text_are_taken():
+def test_what_takes_one_text_is_a_tool():
     for tool in (with_default, bare, search, shout, lambda text: text, str.upper):
         assert as_tool("mine", tool) is tool
+    assert as_tool("mine", Shop)("tea") == "no tea"  # a class stands for the object that it makes
 
 
 @pytest.mark.parametrize("token", ["<search>", "</search>"])
@@ -425,10 +403,3 @@ def test_a_tag_is_a_name_that_is_free(name):
     refused(lambda: find_tools([name], {}, {name: search}), "cannot have the tag", exit_code=2)
     refused(lambda: find_tools(["a:f", "b:f"], {}, {"a:f": search, "b:f": search}), "two tools", exit_code=2)
     assert tag_of("./mine.py:calculator") == tag_of("pkg.mod:C.calculator") == tag_of("<python>:calculator")
-
-
-def test_a_file_of_ones_own_is_a_tool(tmp_path):
-    (tmp_path / "mine.py").write_text("def calculator(text: str) -> str:\n    return 'is ' + text\n")
-    found = find_tools([f"{tmp_path / 'mine.py'}:calculator"], {})
-    assert found["calculator"]("3") == "is 3"
-    refused(lambda: find_tools([f"{tmp_path / 'mine.py'}:other"], {}), "cannot import the tool", exit_code=2)
