@@ -256,3 +256,11 @@ def test_packed_log_probs_and_gradients_equal_pefts_row_by_row(tmp_path, family,
     assert (
         num_compared == len(gradients) / 2 == len(lora.get("targets", ALL_PROJECTIONS)) * len(lora.get("layers", "01"))
     )
+
+
+def test_without_a_seed_or_in_the_reference_nothing_is_dropped():
+    with_dropout, without = make_layer(dropout=0.3), make_layer()
+    x = torch.randn(6, 10, dtype=torch.float64)
+    assert torch.equal(joined(with_dropout, x), joined(without, x))
+    assert torch.equal(joined(with_dropout, x, Mode(False, 3)), joined(without, x, REFERENCE))
+    assert torch.equal(joined(without, x, Mode(dropout_seed=3)), joined(without, x))

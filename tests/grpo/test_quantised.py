@@ -1,5 +1,7 @@
 """base_weights: the frozen weights in 8 or 4 bits. Results against float64, memory, what is merged and saved."""
 
+import json
+
 import pytest
 import torch
 from grpo.kernels.reference import int8_rows, nf4_rows
@@ -21,13 +23,16 @@ from test_train import run
 
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.packing import pack_batch
+from grpo.doctor.__main__ import main as doctor
 from grpo.engine.device.products import onednn_dtypes
 from grpo.engine.device.quantised import FORMATS, QuantisedRows
 from grpo.engine.model.adapter import save_adapter, trained_adapter
 from grpo.engine.model.build import Build
 from grpo.engine.model.weight import QuantisedWeight, dense
+from grpo.evaluate import main as evaluate
 from grpo.export import export
 from grpo.export import main as export_command
+from grpo.generate import main as generate
 from grpo.policy import load_for_inference, load_policy
 
 CPU = torch.device("cpu")
@@ -222,3 +227,16 @@ def test_a_resumed_run_keeps_its_weights_in_8_bits(runs):
     changed = keys | {"base_weights": None, "max_steps": 5, "resume_from_checkpoint": True}
     refused(lambda: run(folder, checkpoint, "parts", **changed), "base_weights", exit_code=2)
     assert len(run(folder, checkpoint, "parts", **changed, allow_changes=["base_weights"])) == 5
+
+
+def test_the_commands_take_such_a_run(runs, capsys):
+    """Evaluation and generation use the file's weights; the doctor counts, and tries, those in 8 bits."""
+    folder, _, _ = runs
+    final = folder / "complete" / "final"
+    generate([str(final), "--prompt", "What is 1 + 2?", "--max-new-tokens", "4", "--temperature", "0"])
+    evaluate([str(final), f"--data={folder / 'questions.jsonl'}", "max_samples=3", f"--output={folder / 'e.json'}"])
+    assert json.loads((folder / "e.json").read_text())
+    code = doctor([str(folder / "complete.yaml"), "output_dir=" + str(folder / "new"), "--json"])
+    out = capsys.readouterr().out
+    found = {finding["name"]: finding for finding in json.loads(out[out.index("\n[") :] if "\n[" in out else out)}
+    assert code == 0 and "fits" in found["memory"]["text"] and found["sample"]["text"], found
