@@ -42,6 +42,15 @@ ALONE = SimpleNamespace(
 )
 ALONE.replicas, ALONE.shard = ALONE, shard.ALONE
 
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"  # real data, where somebody has put it there
+
+
+def real_data(name: str) -> Path:
+    """A real data file; the test is skipped where it is absent."""
+    if not (SHARED / name).exists():
+        pytest.skip(f"needs real data that is not part of the project: {name}")
+    return SHARED / name
+
 
 def cases(test: str, section: str) -> list[list[str]]:
     """The lines of a section in the cases of a test file, cut at ` => `. `\\n` in them stands for a line break."""

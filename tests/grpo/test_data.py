@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from making import refused, write_rows
+from making import real_data, refused, write_rows
 
 from grpo.algorithm.schema import Order
 from grpo.data.files import read_records
@@ -93,3 +93,10 @@ def test_fingerprint_sees_content_and_order(tmp_path):
     other = [rows[0], {**rows[1], "answer": "3"}]  # the answers count too
     found = [fingerprint(read_rows(write_rows(tmp_path / "d.jsonl", some))) for some in (rows, rows, rows[::-1], other)]
     assert found[0] == found[1] and len(set(found)) == 3
+
+
+def test_real_question_files():
+    rows = read_rows(real_data("gsm8k/test.jsonl"))
+    assert len(rows) == 1319 and all("####" in row.columns["answer"] for row in rows)
+    rows = read_rows(real_data("knowrl/knowrl_RLdata.json"))
+    assert len(rows) == 3177 and all(row.columns["title"] and row.columns["answer"] for row in rows)

@@ -3,12 +3,13 @@
 import json
 import struct
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from making import make_tokenizer, write_rows
+from making import make_tokenizer, real_data, write_rows
 
 import grpo.policy
 import grpo.trainer
@@ -16,6 +17,7 @@ from bench.models import SHAPES
 from grpo.algorithm.optimizer import Optimizer
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
+from grpo.data.files import read_records
 from grpo.doctor.__main__ import main as doctor
 from grpo.doctor.estimate import NO_REWARD
 from grpo.engine.model import memory
@@ -193,3 +195,17 @@ def test_both_stages_of_a_guide_fit_each_other():
         stage2, _ = load_config(CONFIGS / f"{name}.yaml")
         assert [getattr(stage1, key) for key in keys] == [getattr(stage2, key) for key in keys]
     assert stage1.max_length == stage2.max_prompt_length + stage2.max_completion_length
+
+
+def test_knowrls_data_as_its_files_are():
+    """3,177 questions, of which training sees fewer than are left; 1,798 conversations."""
+    stage1, _ = load_config(CONFIGS / "a800_sft.yaml", kind=SftConfig)
+    stage2, _ = load_config(CONFIGS / "dapo.yaml")  # the longest
+    questions = read_records(real_data("knowrl/knowrl_RLdata.json"))
+    conversations = read_records(real_data("knowrl/knowrl_coldstart.json"))
+    assert f"{len(questions):,} questions" in (CONFIGS / "a800.yaml").read_text()
+    completions = stage2.per_device_train_batch_size * stage2.gradient_accumulation_steps
+    assert stage2.max_steps * completions // stage2.num_generations <= len(questions) - stage2.eval_size
+    steps = ceil(stage1.num_train_epochs * len(conversations) / stage1.per_device_train_batch_size)
+    assert f"{len(conversations):,} make {steps:,} steps" in header("a800_sft.yaml")
+    assert (stage2.dataset_split in "knowrl_RLdata") and (stage1.dataset_split in "knowrl_coldstart")

@@ -1,13 +1,16 @@
 """The correctness rewards: the truth table of this project's rules and of KnowRL's, and the original's bugs."""
 
 import asyncio
+import json
 import time
 
 import pytest
 from asking import SetJudge
 from cells import cells
+from making import real_data
 
 from grpo.algorithm.schema import Score
+from rewards.format import parse
 from rewards.outcome.correctness import grader
 from rewards.outcome.judge import OfflineJudge
 from rewards.outcome.refusal import lists_alternatives, num_candidates
@@ -174,3 +177,11 @@ def test_the_rules_take_linear_time(piece):
     for answer in (piece * 100_000, piece * (1000 // len(piece))):
         asyncio.run(knowrl(OfflineJudge())(block(answer), ROW))
     assert time.process_time() - start < 10
+
+
+def test_hardly_any_real_answer_lists_alternatives():
+    """KnowRL's own 1,798 cold-start answers, 115 of which hold an "or", a semicolon, a slash or a list, nearly all in
+    passing."""
+    rows = json.loads(real_data("knowrl/knowrl_coldstart.json").read_text(encoding="utf-8"))
+    answers = [answer for row in rows if (answer := parse(row["conversations"][-1]["value"]).answer)]
+    assert len(answers) > 1700 and sum(bool(lists_alternatives(answer, [])) for answer in answers) < len(answers) / 200
