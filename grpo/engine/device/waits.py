@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-PERIOD = 0.2  # seconds between two looks
+PERIOD = 1.0  # seconds between two looks
 SHARED, ALONE = 0.25, 0.1  # of a second per second: waits above the first mean shared cores, below the second our own
 TEAM_WORK = 1 << 20  # numbers: enough for torch to share them out
 
