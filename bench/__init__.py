@@ -17,6 +17,7 @@ Read first what they share:
     workload       prompts and the lengths of completions
     models         checkpoints with random weights
     peers          transformers' model and TRL's trainer, with our settings
+    engines        CTranslate2 and llama.cpp
     ceilings       what the hardware reaches at best
     steps          a trainer that is ready for steps, and a judge that takes its time
 

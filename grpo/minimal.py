@@ -12,7 +12,8 @@ trainer of train.py reaches the same weights (tests/grpo/test_minimal.py). What 
     packing instead of padding; each prompt computed once; micro-batches       algorithm/packing.py
     weights over several micro-batches and processes                           algorithm/loss_weights.py
     logits of a few tokens at a time                                           algorithm/logprobs.py
-    several rewards; two-sided clipping; correction for a sampler's rounding   algorithm/variants.py
+    several rewards                                                            rewards/scorer.py
+    two-sided clipping; correction for a sampler's rounding                    algorithm/variants.py
     answers that cannot be scored                                              algorithm/advantages.py
     LoRA in bfloat16; a reference without a second copy of the model           engine/model/lora.py
     schedules, weight decay, float16, several processes                        algorithm/optimizer.py

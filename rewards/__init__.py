@@ -10,7 +10,7 @@ and configurations as the trainer does. `grpo` imports this folder. Read in this
     deadline.py     their deadline
     format.py       one <think> block, one <answer> block, perhaps a <confidence>, nothing else
     environment.py  what an environment of the user's says of its completion
-    own_words.py    what a completion says itself, apart from calls of tools; what these cost
+    own_words.py    what calls of tools cost, and their names in a row
     exact.py        the answer equals the truth after normalisation
     choice.py       the answer names the letter of the right choice
     overlong.py     DAPO's soft penalty for completions close to the length limit

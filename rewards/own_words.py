@@ -1,7 +1,7 @@
-"""What a completion says itself, apart from the calls of tools and their results; and what its calls cost.
+"""What calls of tools cost, and the names under which a completion's row holds them.
 
-Where the calls are, the row of a completion says (`grpo.algorithm.schema.Call`). Tags tell nothing: a model can write a
-result of its own.
+Where the calls are, the row says (`grpo.algorithm.schema.Call`). Tags tell nothing: a model can write a result of its
+own. What a completion says itself: `own_words` of schema.py.
 """
 
 from grpo.algorithm.schema import Score

@@ -2,6 +2,7 @@
 
 step.py          the step, from top to bottom, and what stage 1 shares with it
 schema.py        the data that flows through a step, with worked examples, and the legend of tensor shapes
+settings.py      the settings of a step
 rollout.py       prompts to groups of completions, being graded
 advantages.py    rewards to advantages
 logprobs.py      micro-batches to log-probs, never tokens x vocabulary at once

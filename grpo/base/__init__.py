@@ -7,5 +7,6 @@ progress.py  messages of a command
 text.py      what counts as text
 alarms.py    signals by which a process interrupts itself
 event_loop.py  a thread on which coroutines wait
+forks.py     what a forked process must not share
 time_limit.py  limits on foreign code
 """

@@ -2,6 +2,5 @@
 
 Read options.py (every key, with its default and meaning), then load.py (reading), with other_words.py (the words of
 other programs, and what their files leave out); values.py (types and bounds), combinations.py (what does not work
-together) and help.py (what -h shows). These files import grpo/base/ and, of rewards and benchmarks, their names and
-prompts.
+together) and help.py (what -h shows). These files import grpo/base/ and, of rewards, their names and prompts.
 """

@@ -8,5 +8,5 @@ for runs without a download.
 
 objects.py holds the rows and rewards that a program passes without files.
 
-Only questions.py and objects.py import rewards/; questions.py and worlds/ import config/ and engine/.
+Only questions.py, objects.py and benchmarks.py import rewards/; questions.py and worlds/ import config/ and engine/.
 """

@@ -216,7 +216,7 @@ def test_what_a_sequences_ratio_is():
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @pytest.mark.parametrize("judged", [False, True], ids=["completion", "sentence"])
 def test_any_split_into_micro_batches_gives_the_same_gradient(loss_type, level, judged):
-    """Trap 1: denominators per micro-batch. Here they are the step's, so the number and order of micro-batches is of no
+    """Denominators per micro-batch. Here they are the step's, so the number and order of micro-batches is of no
     matter."""
     groups = make_groups(judged=judged)
     logps = tables(groups)
@@ -247,7 +247,7 @@ def test_on_policy_identity():
 @pytest.mark.parametrize("log_ratio", [100.0, -100.0])
 @pytest.mark.parametrize("level", ["token", "sequence"])
 def test_an_enormous_ratio_leaves_loss_and_gradient_finite(log_ratio, advantage, level):
-    """Trap 8: e^100 is infinite in float32. The ratio is held within e^±20; where it is clipped the loss does not
+    """E^100 is infinite in float32. The ratio is held within e^±20; where it is clipped the loss does not
     depend on it."""
     new = torch.tensor([log_ratio - 1], requires_grad=True)
     batch = loss_batch([0.5], [advantage], old=[-1.0])
@@ -276,7 +276,7 @@ def test_what_counts_as_clipped():
 
 @pytest.mark.parametrize(("distance", "clamped"), [(1e4, 20), (-30, -20), (0.7, 0.7), (-0.7, -0.7), (0, 0)])
 def test_k3_by_hand(distance, clamped):
-    """Trap 8: exp(1e4) would make the whole gradient NaN."""
+    """Exp(1e4) would make the whole gradient NaN."""
     d = torch.tensor(float(distance), dtype=torch.float64, requires_grad=True)
     k3(d).backward()
     assert float(k3(d).detach()) == pytest.approx(math.exp(clamped) - clamped - 1) and d.grad.isfinite()

@@ -139,7 +139,7 @@ def test_a_resumed_run_keeps_its_micro_batches(tmp_path, chat_checkpoint, monkey
 
 
 def test_micro_batches_change_nothing_but_memory(tmp_path, chat_checkpoint):
-    """Trap 1, through the whole trainer. At a constant rate without momentum noise: the weights agree to rounding."""
+    """Through the whole trainer. At a constant rate without momentum noise: the weights agree to rounding."""
     finals = []
     for name, budget in (("one", 10_000), ("many", 60)):
         lines = run(tmp_path, chat_checkpoint, name, max_tokens_per_micro_batch=budget, max_steps=2)
@@ -155,7 +155,7 @@ def test_micro_batches_change_nothing_but_memory(tmp_path, chat_checkpoint):
     ids=["lora", "full", "dropout", "top_p"],
 )
 def test_kl_is_zero_at_step_0_and_positive_later(tmp_path, chat_checkpoint, keys):
-    """Trap 5: the reference is the policy at step 0. With dropout the policy is perturbed; with B = 0 that has no
+    """The reference is the policy at step 0. With dropout the policy is perturbed; with B = 0 that has no
     effect yet."""
     lines = run(tmp_path, chat_checkpoint, **keys, max_steps=4)
     assert abs(lines[0]["kl"]) < 1e-10 and lines[-1]["kl"] > 1e-6
