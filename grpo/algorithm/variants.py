@@ -125,9 +125,9 @@ def _only(values: Sequence[float | None], is_scored: Sequence[bool]) -> list[flo
 def refusal_shift(groups: Iterable[Group], target: float, replicas: Peers) -> float:
     """Return what is added to the reward of declining in this step (Eq. 14). Every replica must call it.
 
-    With the first term alone, the advantages of all completions that decline add up to 0 (`scale_rewards: none`): the step teaches which
-    questions to decline, and not how many. The second term is how far the log-odds of declining are below those of the
-    target. It counts half an answer more on both sides, so that it is finite.
+    With the first term alone, the advantages of all completions that decline add up to 0 (with `scale_rewards: none`):
+    the step teaches which questions to decline, and not how many. The second term is how far the log-odds of declining
+    are below those of the target. It counts half an answer more on both sides, so that it is finite.
 
     groups: those of this replica, graded. Completions without a reward or an outcome are left out. (The outcome of a
     completion without an answer block is "wrong", so it counts as an answer.)
