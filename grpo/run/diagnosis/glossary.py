@@ -38,7 +38,7 @@ GLOSSARY = {
     "kl": "mean k3 estimate (Eq. 6) per trained token, nats; absent with beta: 0, which has no reference",
     "entropy": "mean entropy per trained token of the distribution sampled from, nats",
     "clip_ratio/low_mean": "share of trained tokens whose ratio is below 1 - epsilon with a negative advantage",
-    "clip_ratio/high_mean": "share of trained tokens whose ratio is above 1 + epsilon_high (cispo: epsilon_high), with a positive advantage",
+    "clip_ratio/high_mean": "share whose ratio is above 1 + epsilon_high (cispo: epsilon_high), with a positive one",
     "clip_ratio/region_mean": "sum of the two",
     "completions/mean_length": "mean tokens per completion, the end token included; never those that tools gave",
     "completions/min_length": "tokens of the shortest completion",
