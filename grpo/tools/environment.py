@@ -12,6 +12,7 @@ The object is made, used and closed on a thread of its own.
 import inspect
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from functools import cached_property
 from typing import Any
 
 from grpo.base.errors import CONFIG, UserError
@@ -43,7 +44,11 @@ class Environment:
         self.factory = factory
         self.columns = columns
         self.seed = seed
-        self.line = Line()
+
+    @cached_property
+    def line(self) -> Line:
+        """The thread of the object: there is none in a process that makes no object."""
+        return Line()
 
     def make(self) -> Any:
         """Make the object."""
@@ -69,7 +74,8 @@ class Environment:
         """Close the object, if it can be closed, and end its thread. Once that has ended, nothing more is done."""
         if hasattr(self.object, "close"):
             self.line.ask(self.object.close)
-        self.line.end()
+        if "line" in vars(self):
+            self.line.end()
 
 
 def methods_of(name: str, factory: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from grpo.tools.protocol import Protocol
 from grpo.tools.tags import TagProtocol
 from grpo.tools.template import TemplateProtocol
 from grpo.tools.tools import Tools, close_tools
-from grpo.tools.workers import Function, NoAnswer
+from grpo.tools.workers import Function
 from rewards.own_names import describe_failure, find_object, made
 from rewards.own_words import RESULT, STEP
 from rewards.prompts import tag_of, with_tools
@@ -32,6 +32,10 @@ TEXTS = (inspect.Parameter.empty, str, "str", "typing.Any")
 FORM = "define it as f(query: str) -> str; for other arguments set tool_format: template"
 Functions = Mapping[str, Function]
 NONE: Functions = MappingProxyType({})
+
+
+class NoAnswer(BaseException):
+    """Nobody has answered a call: no error of a tool's own, which a model may be told."""
 
 
 def protocol_of(config: TrainConfig, tokenizer: Any, objects: Functions = NONE) -> Protocol | None:
@@ -117,7 +121,7 @@ def _if_typed(config: TrainConfig, make: Callable[[], Any]) -> Any:
 
 
 def _find(name: str, objects: Functions, what: str) -> Any:
-    return objects.get(name) or find_object(name, what)
+    return objects[name] if name in objects else find_object(name, what)
 
 
 def _describe(config: TrainConfig, objects: Functions) -> tuple[list[Tool], bool]:
@@ -132,7 +136,12 @@ def _describe(config: TrainConfig, objects: Functions) -> tuple[list[Tool], bool
     if config.environment:
         methods = methods_of(config.environment, _find(config.environment, objects, "environment"))
         has_steps = STEP in methods
-        found |= {name: method for name, method in methods.items() if name not in NO_TOOLS}
+        own = {name: method for name, method in methods.items() if name not in NO_TOOLS}
+        if twice := found.keys() & own.keys():
+            what = f"the tool {min(twice)} is there twice"
+            why = f"a method of the environment {config.environment} has that name, too"
+            raise UserError(what, why, "give one of them another name", CONFIG)
+        found |= own
     if not (found or has_steps):
         fix = f"give it public methods, or `{STEP}(self, text: str)`, which answers each turn"
         raise UserError(f"the environment {config.environment} can do nothing", "it has no tools", fix, CONFIG)

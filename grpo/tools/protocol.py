@@ -122,18 +122,22 @@ class Protocol(ABC):
             said = self.encoder.decode(kept[:num_tokens]).rstrip(INCOMPLETE)
         return said
 
-    def count(self, ids: Sequence[int], num_chars: int) -> int:
-        """Return how many tokens it takes to spell so many characters."""
-        return bisect_left(range(len(ids)), num_chars, key=lambda count: len(self.decode(ids[:count])))
+    def count(self, ids: Sequence[int], begin: str) -> int:
+        """Return how many tokens it takes to spell the beginning of their text.
+
+        Its length would not do: several bytes, of which each is shown until the last has come, may be one character.
+        """
+        return bisect_left(range(len(ids)), True, key=lambda count: self.decode(ids[:count]).startswith(begin))
 
     def _place(self, ids: Sequence[int], own: Sequence[int], begin: int) -> int:
         """Return the character of a completion's text at which the character `begin` of its own tokens is.
 
         Counted from the end: some tokenizers drop a space from the start of what they decode.
         """
-        rest = own[self.count(own, begin) :]
+        text = self.decode(own)
+        rest = own[self.count(own, text[:begin]) :]
         num_hidden = len(self.decode(rest)) - len(self.encoder.decode(rest))  # characters of special tokens
-        behind = len(self.decode(own)) - begin - num_hidden
+        behind = len(text) - begin - num_hidden
         return len(self.encoder.decode(ids)) - behind
 
 

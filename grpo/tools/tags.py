@@ -54,11 +54,12 @@ class TagProtocol(Protocol):
         own: Sequence[int],
         has_ended: bool,
     ) -> tuple[int, list[Request]]:
-        found = self.call.search(self.decode(own))
+        text = self.decode(own)
+        found = self.call.search(text)
         if not found:
             return 0, []
         request = Request(found[1], found[2].strip(), found.start())
-        return self.count(own, found.end()), [request]
+        return self.count(own, text[: found.end()]), [request]
 
     def answer(
         self,

@@ -60,7 +60,7 @@ class Tools:
 
         The completions of a prompt get the same seed, so that they begin in the same state.
         """
-        if not self.factory:
+        if self.factory is None:
             return prompts
         self.begin()
         self._close_environments()
@@ -74,7 +74,7 @@ class Tools:
         for number, prompt in enumerate(prompts):
             first = number * num_generations
             group = self.environments[first : first + num_generations]
-            texts = {environment.said for environment in group if environment.said}
+            texts = {one.said for one in group if one.said is not None and not one.failure}
             opened.append(self._opened(prompt, texts))
         return opened
 
@@ -93,7 +93,7 @@ class Tools:
             why = f"the completions of a prompt are compared, and cannot begin in different states: {sorted(texts)}"
             fix = "let reset take `seed`, which is the same for all of them, and draw from that alone"
             raise UserError("the environments of one prompt say different things", why, fix, INTERNAL)
-        if not texts:
+        if not any(texts):
             return prompt
         turns = [dict(message) for message in prompt.turns]
         asked = [message for message in turns if message["role"] == "user"]
@@ -165,7 +165,7 @@ class Tools:
         function, line = self.functions.get(request.tool), None
         if request.error:
             function, texts = str, [request.error]
-        elif not function:
+        elif function is None:
             environment = paused.completion.environment
             function, line = partial(environment.call, request.tool), environment.line
         call = partial(function, *texts, **(request.arguments or {}))

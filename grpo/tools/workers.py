@@ -31,10 +31,6 @@ ADDRESS = re.compile("at 0x[0-9a-f]+>")  # in the text of a generator, a functio
 POLL_SECONDS, INSTANT_SECONDS = 0.002, 0.05
 
 
-class NoAnswer(BaseException):
-    """Nobody has answered a call: no error of a tool's own, which a model may be told."""
-
-
 class Line:
     """A thread of its own that does one piece of work after the other. What can be awaited has one event loop there."""
 
@@ -125,14 +121,14 @@ class Workers:
             job.due = time.monotonic() + self.timeout_s
             self.hung = [future for future in self.hung if not future.done()]
             if len(self.hung) >= MAX_HUNG:
-                job.future.set_exception(NoAnswer(f"not called: {MAX_HUNG} calls of tools hang"))
+                job.future.set_result(("", f"not called: {MAX_HUNG} calls of tools hang"))
             elif job.line:
-                job.future = job.line.ask(job.call)
+                job.future = job.line.ask(partial(self._call, job))
             elif is_async(job.call.func):
-                job.future = self.loop.run(job.call())
+                job.future = self.loop.run(self._await(job, job.call))
             else:
                 line = Line()
-                job.future = line.ask(job.call)
+                job.future = line.ask(partial(self._call, job))
                 line.end()
 
     def _come(self) -> list[tuple[int, Reply]]:
@@ -155,23 +151,41 @@ class Workers:
         if future.cancelled():
             return "", "its event loop has ended"
         error = future.exception()
-        if not error:
-            value = future.result()
-            if value is None and job.may_end:
-                return None, ""
-            try:
-                return self._text_of(value), ""
-            except Exception as failure:
-                error = failure
+        return ("", type(error).__name__) if error else future.result()
+
+    # What follows runs on the thread of a call, since it calls what is the user's: `__str__`, for one.
+
+    def _call(self, job: Job) -> Any:
+        """Make a call; return its reply, or what can be awaited for that."""
+        try:
+            value = alone(job.call)
+            return self._await(job, lambda: value) if inspect.isawaitable(value) else (self._text_of(job, value), "")
+        except BaseException as error:
+            return self._failed(job, error)
+
+    async def _await(self, job: Job, begin: Callable[[], Any]) -> Reply:
+        """Return the reply of a call that is awaited."""
+        try:
+            return self._text_of(job, await begin()), ""
+        except BaseException as error:  # SystemExit would end the event loop, and with it the other calls there
+            task = asyncio.current_task()
+            if task and task.cancelling():  # its time is over, or the event loop ends
+                raise asyncio.CancelledError from None
+            return self._failed(job, error)
+
+    def _failed(self, job: Job, error: BaseException) -> Reply:
         if self.is_typed and not job.may_end and isinstance(error, Exception):
             return without_secrets(f"Error: {reason(error)}"), ""
         return "", without_secrets(describe_failure(error))
 
-    def _text_of(self, value: Any) -> str:
+    def _text_of(self, job: Job, value: Any) -> str | None:
         """Return a result as text. TypeError for nothing, for bytes, and for what only an address stands for."""
+        if value is None and job.may_end:
+            return None
         text = str(value)
         is_missing = value is None and not self.is_typed  # a method may only change a state
-        if is_missing or isinstance(value, bytes | bytearray) or ADDRESS.search(text):
+        is_address = ADDRESS.search(text) and not isinstance(value, str)
+        if is_missing or isinstance(value, bytes | bytearray) or is_address:
             raise TypeError(f"the tool returned a {type(value).__name__}; let it return a text")
         return text
 

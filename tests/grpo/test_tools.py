@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -179,6 +180,15 @@ def test_a_call_is_found_in_a_text_whose_tokenizer_drops_its_first_space():
     assert own_words(text, completion.calls).split() == ["so", "and"]
 
 
+def test_a_call_is_whole_where_characters_are_spelled_by_their_bytes():
+    """Until the last byte of emoji has come, each byte before it is shown as a character."""
+    encoder = ChatEncoder(pieces_tokenizer(["<search> </search> <result> </result> so and"]))
+    tools = Tools({"search": lambda query: "so"}, TagProtocol(["search"], encoder, 3, 20), 60.0)
+    for query in ("😀" * number for number in range(4, 10)):
+        completion, call = one_call(encoder, tools, f"so <search>{query}</search> and")
+        assert encoder.decode(completion.ids[: call.start]) == f"so <search>{query}</search>" and call.query == query
+
+
 # --- hostile texts, slow and broken tools ----------------------------------------------------------------------------
 
 HOSTILE = [
@@ -273,6 +283,25 @@ async def ends_its_loop(query):
     await asyncio.sleep(3600)
 
 
+async def exits_later(query):
+    await asyncio.sleep(0.01)
+    raise SystemExit(3)
+
+
+async def takes_two(query, more):
+    pass
+
+
+class Text:
+    """What makes its text in this way."""
+
+    def __init__(self, make):
+        self.make = make
+
+    def __str__(self):
+        return self.make("")
+
+
 async def forgets(query):
     pass
 
@@ -284,6 +313,10 @@ async def waits(query):
 @pytest.mark.parametrize(("tool", "failure"), [
     (failing, "the shop is closed"),
     (exits, "SystemExit"),
+    (exits_later, "SystemExit"),
+    (takes_two, "TypeError: takes_two() missing"),
+    (lambda query: Text(exits), "SystemExit"),
+    (lambda query: Text(lambda text: threading.Event().wait(20)), "no answer within 0.2 s (tool_timeout_s)"),
     (lambda query: 10**10_000, "ValueError"),
     (ends_its_loop, "its event loop has ended"),
     (forgets, "returned a NoneType"),
@@ -293,11 +326,33 @@ async def waits(query):
     (lambda query: [str.upper, max, object()], "returned a list"),
     (waits, "no answer within 0.2 s (tool_timeout_s)"),
     (lambda query: threading.Event().wait(20), "no answer within 0.2 s (tool_timeout_s)"),
-], ids="raises exits no_text loop async nothing bytes lazy objects waits hangs".split())  # fmt: skip
+], ids=(
+    "raises exits exits_later two text_exits text_hangs no_text loop async nothing bytes lazy objects waits hangs"
+).split())  # fmt: skip
 def test_a_tool_that_fails_ends_its_completion_with_the_reason(encoder, make_tools, tool, failure):
     completion, call = one_call(encoder, make_tools({"search": tool}, timeout_s=0.2))
     assert failure in call.failure and completion.failure == call.failure and completion.finish_reason == "tool"
     assert call.start == call.end == len(completion.ids) and completion.num_drawn == len(completion.ids)
+
+
+def test_an_async_tool_that_exits_leaves_the_others_alone(encoder, make_tools):
+    async def says(query):
+        await asyncio.sleep(0.2)
+        return query
+
+    calls, taken = make_tools({"search": says, "shout": exits_later}).begin(), {}
+    for number, tool in enumerate(FUNCTIONS):
+        ids = encoder.plain(f"<{tool}>a</{tool}>")
+        assert calls.pause(number, Completion(ids, [0.0] * len(ids), [NO_CUT] * len(ids), "stop"), LIMIT)
+    while len(taken) < 2:
+        taken |= {number: completion.calls[0] for number, completion, _ in calls.take(wait=True)}
+    assert taken[0].result == "a" and not taken[0].failure and "SystemExit" in taken[1].failure
+
+
+def test_a_call_that_is_not_made_says_why(encoder, make_tools):
+    tools = make_tools()
+    tools.workers.hung = [Future()] * workers.MAX_HUNG
+    assert one_call(encoder, tools)[1].failure == "not called: 32 calls of tools hang"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows cannot fork")
@@ -367,6 +422,11 @@ class Shop:
         return f"no {query}"
 
 
+class Empty(Shop):
+    def __len__(self):
+        return 0
+
+
 class Needs(Shop):
     def __init__(self, path: str): ...
 
@@ -389,6 +449,11 @@ def test_what_takes_one_text_is_a_tool():
     for tool in (with_default, bare, search, shout, lambda text: text, str.upper):
         assert as_tool("mine", tool) is tool
     assert as_tool("mine", Shop)("tea") == "no tea"  # a class stands for the object that it makes
+
+
+def test_an_object_without_elements_is_a_tool(encoder, make_tools):
+    _, call = one_call(encoder, make_tools(find_tools(["x:search"], {}, {"x:search": Empty()})))
+    assert call.result == "no a"
 
 
 @pytest.mark.parametrize("token", ["<search>", "</search>"])

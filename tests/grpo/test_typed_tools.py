@@ -23,7 +23,7 @@ from grpo.data.prompts import ChatEncoder
 from grpo.engine.device.draw import NO_CUT, SamplingParams
 from grpo.engine.sampling.sampler import Sampler
 from grpo.tools.arguments import checker, problem_with
-from grpo.tools.environment import methods_of
+from grpo.tools.environment import Environment, methods_of
 from grpo.tools.functions import build_tools, protocol_of
 from grpo.tools.protocol import Request
 from grpo.tools.template import TemplateProtocol
@@ -438,7 +438,39 @@ def test_what_environments_say_first_must_be_the_same_and_fit():
     refused(lambda: begun(tools), "makes a prompt too long", exit_code=1)
     tools.factory = type("Other", (Counter,), {"reset": lambda self, **row: str(id(self))})
     refused(lambda: begun(tools), "say different things", exit_code=1)
+    said = itertools.cycle(["", "abc"])
+    tools.factory = type("Two", (Counter,), {"reset": lambda self, **row: next(said)})
+    refused(lambda: begun(tools), "say different things", exit_code=1)
     tools.close()
+
+
+def test_an_environment_may_say_any_text():
+    tools, said = counting(), "<f at 0x7f3a>"
+    tools.factory = type("Any", (Counter,), {"reset": lambda self, **row: said, "step": lambda self, text: said})
+    assert said in begun(tools).text and go(tools, "hello")[0].calls[0].result == said
+    tools.factory = type("No", (Counter,), {"reset": lambda self, **row: self.reset})
+    begun(tools)
+    assert "returned a method" in tools.environments[0].failure
+    tools.close()
+
+
+def test_an_environment_without_an_object_needs_no_thread():
+    environment = Environment(Counter, {})
+    environment.close()
+    assert "line" not in vars(environment)
+
+
+def test_a_tool_and_a_method_of_one_name_are_refused():
+    config = TrainConfig(environment="x:E", tools=("x:add",))
+    objects = {"x:add": add, "x:E": type("E", (), {"add": add})}
+    refused(lambda: protocol_of(config, tokenizer_of("qwen2.5"), objects), "the tool add is there twice", exit_code=2)
+
+
+def test_a_call_that_cannot_begin_is_told():
+    async def needs(a, b, c): ...
+
+    completion, goes_on = called(described("qwen2.5"), written("qwen2.5", CALLS[0]), {"add": needs})
+    assert goes_on and completion.calls[0].result.startswith("Error: TypeError: ")
 
 
 def test_an_environment_that_hangs_is_left_alone():
