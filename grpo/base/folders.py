@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
+from functools import lru_cache
 from pathlib import Path
 
 from grpo.base.errors import STORAGE, UserError, is_storage_error, reason
@@ -123,17 +124,27 @@ def _problem_with_file(folder: Path, name: str, entry: Json) -> str:
 
 
 def check_unchanged(folder: Path, ignored: str = "") -> None:
-    """Raise UserError (exit 6) if a folder with a manifest is no longer what was written. ignored: as above."""
+    """Raise UserError (exit 6) if a folder with a manifest is no longer what was written. ignored: as above.
+
+    If it is checked again, its files are read again only if the size or time of one has changed.
+    """
     is_of_another_program = "files" not in (read_mapping(folder / MANIFEST_FILE) or ["files"])
     if not (folder / MANIFEST_FILE).exists() or is_of_another_program:
         return
-    if problem := problem_with(folder, ignored):
+    found = [(path, path.stat()) for path in sorted(folder.rglob("*")) if path.is_file()]
+    stamps = tuple((str(path), state.st_size, state.st_mtime_ns) for path, state in found)
+    if problem := _known_problem(folder, ignored, stamps):
         raise UserError(
             f"{folder} is damaged, or was changed",
             problem,
             f"use an intact copy; if you have changed it yourself, remove {folder / MANIFEST_FILE} to accept that",
             STORAGE,
         )
+
+
+@lru_cache
+def _known_problem(folder: Path, ignored: str, stamps: tuple) -> str:
+    return problem_with(folder, ignored)
 
 
 def sha256(path: Path) -> str:

@@ -102,6 +102,8 @@ def _unmet_needs(config: TrainConfig) -> Iterator[str]:
         yield "refusal_target moves one sum of rewards; set multi_objective_aggregation: sum_then_normalize"
     if config.loss_type == "cispo" and (config.epsilon_high or 0) <= 1:
         yield "loss_type: cispo caps the ratio itself at epsilon_high, which is above 1; set it, such as 5"
+    if config.loss_type == "cispo" and config.delta is not None:
+        yield "delta bounds the ratio of another loss: loss_type: cispo has one bound, epsilon_high; leave delta out"
     if config.credit == "sentence" and not any(reward.checks_every_answer for reward in rewards):
         yield (
             "credit: sentence needs the verdicts on the facts of every answer; add factuality to reward_funcs, and 0 "

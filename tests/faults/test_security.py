@@ -213,6 +213,7 @@ IMPOSSIBLE = [
     *({name: value} for name, value in (("hidden_size", -32), ("vocab_size", 32.5), ("num_hidden_layers", "9"))),
     *({name: 10**15} for name in ("hidden_size", "vocab_size", "intermediate_size", "num_hidden_layers", "head_dim")),
     *({"num_attention_heads": value} for value in (0, 3, None)),
+    {"num_hidden_layers": 10**15, "layer_types": None},
     {"num_key_value_heads": 3},
     {"head_dim": 7},
     *({"rms_norm_eps": value} for value in ("x", float("nan"), -1.0)),

@@ -66,7 +66,7 @@ def test_an_adapter_names_the_revision_of_its_base(tmp_path, monkeypatch):
         fetched.append(revision) if is_base else None
         return base if is_base else Path(name)
 
-    monkeypatch.setattr(policy, "fetch_model", fetch)
+    monkeypatch.setattr("grpo.data.hub.fetch_model", fetch)
     config = TrainConfig(model_name_or_path="owner/base", model_revision="v2", lora_r=4, torch_dtype="float32")
     cpu = torch.device("cpu")
     policy.load_policy(config, cpu).save(tmp_path / "first")

@@ -42,7 +42,7 @@ from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model import decoder
 from grpo.engine.model.adapter import save_adapter, trained_adapter
 from grpo.engine.model.build import Build, LoraSpec
-from grpo.engine.model.weights import load_decoder
+from grpo.engine.model.weights import load_decoder, save_checkpoint
 from grpo.engine.parallel.shard import Shard
 from grpo.engine.sampling import check
 from grpo.engine.sampling.check import check_model, router_changes
@@ -293,6 +293,18 @@ def test_what_cannot_be_computed_is_refused_by_name(tmp_path, family):
         write_tiny(tmp_path, family)
     error = refused(lambda: check_model(load_decoder(tmp_path, build(torch.float32))), REFUSED[family])
     assert family in str(error)
+
+
+def test_what_a_router_adds_is_written_too(tmp_path):
+    """It is no parameter. Without it another program would choose other experts."""
+    folder = write_tiny(tmp_path / "model", "glm4_moe")
+    net = AutoModelForCausalLM.from_pretrained(folder)
+    added = {name: buffer.normal_() for name, buffer in net.named_buffers() if name in net.state_dict()}
+    net.save_pretrained(folder)
+    model = load_decoder(folder, build(torch.float32, rank=0))
+    save_checkpoint(model, tmp_path / "written")
+    written = AutoModelForCausalLM.from_pretrained(tmp_path / "written").state_dict()
+    assert added and all(torch.equal(written[name], buffer) for name, buffer in added.items())
 
 
 def test_other_arithmetic_is_refused(tmp_path, monkeypatch):

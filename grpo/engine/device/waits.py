@@ -44,7 +44,10 @@ def _watch() -> None:
     team, before, then = None, waited(), time.perf_counter()
     while True:
         time.sleep(PERIOD)
-        total, now = waited(), time.perf_counter()
+        try:
+            total, now = waited(), time.perf_counter()
+        except OSError:  # no file can be opened now
+            continue
         share = (total - before) / (now - then)
         before, then = total, now
         if team is None and share > SHARED:

@@ -87,6 +87,9 @@ class ModelConfig:
         if family not in FAMILIES:
             _check_family(family, raw)
         raw = json.loads(json.dumps(raw), object_hook=_as_float)
+        layers = (raw.get("text_config") or raw).get("num_hidden_layers")
+        if isinstance(layers, int) and layers > LARGEST["num_layers"]:  # transformers makes a list of them
+            raise ValueError(f"num_hidden_layers is {layers!r:.80}, and must be at most {LARGEST['num_layers']}")
         c = CONFIG_MAPPING[family].from_dict(deepcopy(raw)).get_text_config()
         by_transformers = backend == "transformers" or not _is_ours(family, c)
         quantised = raw.get("quantization_config")
@@ -96,6 +99,7 @@ class ModelConfig:
         if by_transformers:
             _check_cache(family, c)
         width, num_heads = c.hidden_size, c.num_attention_heads
+        positions = getattr(c, "max_position_embeddings", None)
         mlp_width = getattr(c, "intermediate_size", None) or 4 * width
         has_bias = bool(getattr(c, "attention_bias", False))
         return cls(
@@ -108,7 +112,7 @@ class ModelConfig:
             num_kv_heads=getattr(c, "num_key_value_heads", None) or num_heads,
             head_dim=getattr(c, "head_dim", None) or width // num_heads,
             norm_eps=getattr(c, "rms_norm_eps", 0.0),
-            max_positions=getattr(c, "max_position_embeddings", None) or 32768,
+            max_positions=32768 if positions is None else positions,
             tied_head=bool(c.tie_word_embeddings),
             qkv_bias=has_bias or family == "qwen2",
             o_bias=bool(getattr(c, "attention_out_bias", has_bias and family != "qwen2")),
@@ -135,9 +139,11 @@ def _is_ours(family: str, c: "PreTrainedConfig") -> bool:
 
     A window that is no shorter than what the model can read hides nothing.
     """
-    window = getattr(c, "sliding_window", None)
+    if family not in FAMILIES:
+        return False
+    window = None if family == "llama" else c.sliding_window  # Llama's attention has none
     is_full = window is None or window >= c.max_position_embeddings
-    return family in FAMILIES and c.hidden_act == "silu" and is_full
+    return c.hidden_act == "silu" and is_full
 
 
 def _check_family(family: str, raw: Json) -> None:

@@ -215,7 +215,9 @@ class TransformersModel(Decoder):
         for name, layer in linears_of(net).items():
             if not isinstance(layer, nn.Linear):
                 tensors[f"{name}.weight"] = tensors[f"{name}.weight"].T
-        net.save_pretrained(folder, state_dict=tensors)
+        held = self.net.state_dict()
+        buffers = {name: held[name] for name, _ in net.named_buffers() if name in held}  # a router's biases
+        net.save_pretrained(folder, state_dict=tensors | buffers)
 
     def activation_bytes(self, recompute: str) -> float | None:
         """Return a packed token's share of the peak, by what autograd keeps in a pass of MEASURED tokens."""
