@@ -285,7 +285,7 @@ BUDGETS = {
     "grpo/evaluation": 6_000,
     "grpo/report": 2_750,
     "grpo/replay": 4_750,
-    "grpo/tools": 7_750,
+    "grpo/tools": 8_000,
     "knowledge": 11_750,
     "rewards": 25_000,
     "rewards/mathematics": 17_250,
