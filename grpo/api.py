@@ -14,6 +14,7 @@ function of a notebook, exists only in the program: the configuration says so, a
 """
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
@@ -27,6 +28,7 @@ import torch
 from grpo.base.errors import CONFIG, NO_STREAM, PREFLIGHT, UserError, WithoutSecrets, as_user_error, explained, reason
 from grpo.base.storage import Json, read_mapping
 from grpo.config.load import is_known, load_config, to_text
+from grpo.config.options import TrainConfig
 from grpo.config.values import expand_variables
 from grpo.data.files import join_errors, plain, row_error
 from grpo.data.objects import Objects
@@ -54,6 +56,10 @@ HOW_ROWS = (
     'give a list of rows such as {"question": …, "answer": …}, one data set of them, or the path of a file; '
     'of a DatasetDict, one of its data sets, such as data["train"]; of a table of Arrow, table.to_pylist()'
 )
+CHOICES = {one.name: one.metadata["choices"] or () for one in fields(TrainConfig)}
+OF_PYTHON = {"true": "True", "false": "False", "null": "None"}
+_DOCTOR = re.compile(r"(; )?`python -m grpo\.doctor CONFIG\b[^`]*`[^;]*")  # there is no such file
+_SETTING = re.compile(r"\b([a-z_]+)(=|: )([a-z./~][^\s;,()`]*)")
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,7 @@ def train(
 
 @contextmanager
 def _called_by_a_program() -> Iterator[None]:
-    """Give the code inside torch's usual modes, and a stderr; what it raises is a UserError.
+    """Give the code inside torch's usual modes, and a stderr; what it raises is a UserError, in words of Python.
 
     No traceback shows it with what it came from, which may hold a secret: that is in debug.log.
     """
@@ -111,7 +117,23 @@ def _called_by_a_program() -> Iterator[None]:
         if os.environ.get("GRPO_TRACEBACK"):
             raise
         found = as_user_error(error)
-        raise UserError(found.what, found.why, found.fix, found.exit_code) from None
+        raise UserError(*map(_in_python, (found.what, found.why, found.fix)), found.exit_code) from None
+
+
+def _in_python(text: str) -> str:
+    """Return a message with settings as a program writes them.
+
+    >>> _in_python("set credit: answer, disable_tqdm=true or device=cpu")
+    'set credit="answer", disable_tqdm=True or device="cpu"'
+    """
+
+    def rewritten(found: re.Match) -> str:
+        key, sign, value = found.groups()
+        is_setting = key in CHOICES and (sign == "=" or value in (*OF_PYTHON, *CHOICES[key]))
+        written = OF_PYTHON.get(value, f'"{value}"')
+        return f"{key}={written}" if is_setting else found[0]
+
+    return _SETTING.sub(rewritten, _DOCTOR.sub("", text))
 
 
 def _train(named: dict[str, Any], keys: dict[str, Any]) -> Result:

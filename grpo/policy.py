@@ -195,7 +195,7 @@ def find_parts(config: TrainConfig | SftConfig, weights: bool = True) -> ModelPa
         base, its_revision = base_of(adapter)
         is_of_base = revision != "main" and Path(name).is_dir()  # a folder has no revision of its own
         revision = revision if is_of_base else its_revision
-        folder = _fetch(base, revision, weights=weights)
+        folder = _fetch_base(base, revision, adapter, weights)
     if config.tokenizer_name_or_path:
         tokenizer = _fetch(config.tokenizer_name_or_path, ignored="*.safetensors", weights=False)
     else:
@@ -249,6 +249,21 @@ def base_of(adapter: Path) -> tuple[str, str]:
             PREFLIGHT,
         )
     return find_model(base, adapter), settings.get("revision") or "main"
+
+
+def _fetch_base(base: str, revision: str, adapter: Path, weights: bool) -> Path:
+    try:
+        return _fetch(base, revision, weights=weights)
+    except UserError as error:
+        if error.exit_code != PREFLIGHT:
+            raise
+        raise UserError(
+            f"the base model of the adapter {adapter} cannot be found",
+            f"{error.what}: {error.why}",
+            "set model_name_or_path to the base, and adapter_name_or_path to the adapter; or correct "
+            "base_model_name_or_path in its adapter_config.json",
+            PREFLIGHT,
+        ) from None
 
 
 def lora_spec(config: TrainConfig | SftConfig) -> LoraSpec | None:

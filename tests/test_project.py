@@ -277,13 +277,13 @@ BUDGETS = {
     "grpo/minimal.py": 2_500,
     "grpo/engine": 40_500,
     "kernels": 14_250,
-    "grpo": 19_250,
+    "grpo": 19_500,
     "grpo/config": 9_500,
-    "grpo/run": 22_000,
+    "grpo/run": 22_250,
     "grpo/doctor": 3_750,
     "grpo/data": 17_000,
     "grpo/evaluation": 6_000,
-    "grpo/report": 2_750,
+    "grpo/report": 3_000,
     "grpo/replay": 4_750,
     "grpo/tools": 8_000,
     "knowledge": 11_750,
@@ -323,7 +323,7 @@ def test_every_module_says_what_it_is():
 
 
 FORBIDDEN_CALLS = {"eval", "exec", "torch.load", "yaml.load", "np.load", "numpy.load", "os.system", "os.popen"}
-FORBIDDEN = {"pickle", "marshal", "shelve", "sympy", "socketserver"}
+FORBIDDEN = {"pickle", "marshal", "shelve", "sympy", "socketserver", "http"}
 
 
 def test_nothing_that_runs_loads_code_or_pickles_or_starts_a_program():
@@ -335,7 +335,7 @@ def test_nothing_that_runs_loads_code_or_pickles_or_starts_a_program():
         if isinstance(node, ast.Call):
             unsafe = {keyword.arg for keyword in node.keywords if ast.unparse(keyword.value) == "True"}
             is_wrong |= bool(unsafe & {"trust_remote_code", "shell", "allow_pickle"})
-            is_wrong |= ast.unparse(node.func) in FORBIDDEN_CALLS
+            is_wrong |= ast.unparse(node.func) in FORBIDDEN_CALLS or ast.unparse(node.func).endswith(".listen")
         if is_wrong:
             wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert not wrong

@@ -86,6 +86,7 @@ def _overview(record: Record) -> list[tuple[str, str]]:
     """Return the main facts about a run, as labels and texts."""
     config = record.config
     state = record.state
+    data = state["data"] if isinstance(state.get("data"), dict) else {}
     last = record.steps[-1] if record.steps else {}
     seconds = [step["step_time"] for step in record.steps]
     waited = sum(filter(math.isfinite, (step.get("time/reward", 0.0) for step in record.steps)))
@@ -96,7 +97,7 @@ def _overview(record: Record) -> list[tuple[str, str]]:
         "model": model_of(record),
         "data": config.get("dataset_id_or_path"),
         "rewards": as_yaml(config["reward_funcs"]) if "reward_funcs" in config else None,
-        **(state.get("data") or {}),
+        **{name: text for name, text in data.items() if isinstance(text, str)},
         "steps": last.get("step"),
         "tokens": f"{tokens:,.0f}" if math.isfinite(tokens) else None,
         "time of all steps": show_duration(sum(filter(math.isfinite, seconds))),

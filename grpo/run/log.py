@@ -14,11 +14,13 @@ from grpo.base.storage import Json, failpoint, write_atomically, write_log_lines
 from grpo.config.options import AnyConfig
 from grpo.run.diagnosis.glossary import Metrics, check_names
 from grpo.run.diagnosis.record import METRICS_FILE
-from grpo.run.messages import tell, tolerated
+from grpo.run.messages import USUAL_COLUMNS, tell, tolerated
 from grpo.run.metrics import Window
 from grpo.run.trackers import Tracker, open_tracker
 
 BAR = "{n_fmt}/{total_fmt} {bar:8} {remaining} left{postfix}"
+SPARE_COLUMNS = 4  # beside the progress line, since the time left may grow longer
+SEPARATOR = "  "
 TEXTS = {  # metric: its text; the most important metrics first, since a narrow terminal has no room for the last ones
     "loss": "loss {:.4f}",  # of stage 1; that of stage 2 says nothing
     "reward": "reward {:+.2f}",
@@ -76,7 +78,7 @@ class Log:
         """Record a step: its metrics, and its completions if they are due."""
         self._write_line(step, metrics)
         if not self.bar.disable:
-            self.bar.set_postfix_str(describe(metrics), refresh=False)  # cut at the terminal's width
+            self.bar.set_postfix_str(describe(metrics, self._room()), refresh=False)
             self.bar.update()
         self.step = step
         self.window.add(metrics)
@@ -88,6 +90,12 @@ class Log:
         is_bad = not math.isfinite(metrics.get("grad_norm", 0.0))
         if is_bad or (self.config.log_completions and (is_due or step == 1)):
             self._write_completions(step, groups)
+
+    def _room(self) -> int:
+        """Return the columns that the progress bar leaves to the metrics."""
+        now = self.bar.format_dict
+        bare = self.bar.format_meter(**{**now, "ncols": None, "postfix": None})
+        return (now["ncols"] or USUAL_COLUMNS) - len(bare) - len(", ") - SPARE_COLUMNS
 
     def write_evaluation(self, step: int, metrics: Metrics) -> None:
         """Record the metrics of an evaluation."""
@@ -138,11 +146,17 @@ class Log:
         self.trackers = {}
 
 
-def describe(metrics: Metrics) -> str:
-    """Return the metrics that matter, the most important ones first."""
+def describe(metrics: Metrics, columns: int | None = None) -> str:
+    """Return the metrics that matter, the most important ones first.
+
+    columns: show only as many of them as fit, each completely.
+    """
     hidden = {"loss"} if "reward" in metrics else set()
     shown = metrics.keys() - hidden
-    return "  ".join(text.format(metrics[name]) for name, text in TEXTS.items() if name in shown)
+    texts = [text.format(metrics[name]) for name, text in TEXTS.items() if name in shown]
+    while texts and columns is not None and len(SEPARATOR.join(texts)) > columns:
+        texts.pop()
+    return SEPARATOR.join(texts)
 
 
 def completion_records(groups: Sequence[Group]) -> list[Json]:

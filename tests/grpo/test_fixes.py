@@ -10,7 +10,7 @@ import pytest
 from making import refused, write_rows
 
 from grpo.base.errors import UserError
-from grpo.config.load import load_config
+from grpo.config.load import load_config, split_arguments
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.config.other_words import ALIASES
 from grpo.data.rows import read_rows
@@ -72,6 +72,31 @@ def test_every_command_option_and_file_that_a_text_names_exists():
             assert (ROOT / config).exists(), (where, config)
         for extra in re.findall(r"\[(\w+)\]'", text) if "pip install" in text else ():
             assert f'"{extra}": [' in (ROOT / "setup.py").read_text(), (where, extra)
+
+
+MINE = "model_name_or_path=m dataset_id_or_path=d.jsonl output_dir=o"
+DONE = [  # what was typed; what the message names; what is typed then
+    ("reward_funcs=exakt", "did you mean exact?", "reward_funcs=exact"),
+    ("reward_funcs=math learning_rat=1", "did you mean learning_rate?", "reward_funcs=math learning_rate=1"),
+    ("reward=math", "did you mean reward_funcs?", "reward_funcs=math"),
+    ("reward_funcs=math --data=d.jsonl", "did you mean data_path?", "reward_funcs=math --data-path=d.jsonl"),
+    ("reward_funcs=math --model=m", "did you mean model_name_or_path?", "reward_funcs=math --model-name-or-path=m"),
+    ("reward_funcs=math loss_type=dapoo", "did you mean dapo?", "reward_funcs=math loss_type=dapo"),
+    ("", "reward_funcs=[math]", "reward_funcs=[math]"),
+    ("reward_funcs=mine.py", "mine.py:FUNCTION", "reward_funcs=mine.py:FUNCTION"),
+    ("reward_funcs=knowrl", "set knowledge_base", "reward_funcs=knowrl knowledge_base=OUT.db"),
+    ("reward_funcs=math num_generations=3", "cannot be split", "reward_funcs=math num_generations=4"),
+    ("reward_funcs=math keep_best=eval/accuracy", "eval_size", "reward_funcs=math keep_best=eval/accuracy eval_size=5"),
+    ("reward_funcs=[soft_overlong_punishment]", "soft_punish_cache", "reward_funcs=math"),
+]
+
+
+@pytest.mark.parametrize(("typed", "said", "then"), DONE)
+def test_what_a_message_says_helps(typed, said, then):
+    with pytest.raises(UserError) as error:
+        load_config(*split_arguments([*MINE.split(), *typed.split()]))
+    assert said in str(error.value)
+    load_config(*split_arguments([*MINE.split(), *then.split()]))
 
 
 @pytest.mark.parametrize("typed", ["data.jsonl", "owner/model", "configs/tiny.yml"])

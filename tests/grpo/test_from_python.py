@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import random
+import re
 import signal
 import sys
 import threading
@@ -209,7 +210,7 @@ def test_trls_names_and_objects_are_keys(chat_checkpoint, tmp_path):
         ({"model": torch.nn.Linear(1, 1)}, "save_pretrained"),
         ({"processing_class": torch.nn.Linear(1, 1)}, "tokenizer_name_or_path=FOLDER"),
         ({"rows": {"train": ROWS, "test": ROWS}}, 'data["train"]'),
-        ({"credit": "sentence", "importance_sampling_level": "sequence"}, "importance_sampling_level: token"),
+        ({"credit": "sentence", "importance_sampling_level": "sequence"}, 'importance_sampling_level="token"'),
         ({"callbacks": [object()]}, "callbacks"),
         ({"train_dataset": ROWS}, "rows twice"),
         ({"rows": ROWS[0]}, "row 1 is no record"),
@@ -218,7 +219,7 @@ def test_trls_names_and_objects_are_keys(chat_checkpoint, tmp_path):
         ({"rows": [{"question": "What?", "f": print}]}, "row 1 cannot be written"),
         ({"rows": []}, "no rows"),
         ({"rows": [{"answer": "1"}], "resume_from_checkpoint": True}, "question_field"),
-        ({"max_steps": 1}, "overwrite_output_dir=true starts anew"),
+        ({"max_steps": 1}, "overwrite_output_dir=True starts anew"),
         ({"rows": ROWS[:4], "resume_from_checkpoint": True}, "another dataset"),
     ],
 )
@@ -228,6 +229,7 @@ def test_a_refused_call_says_what_to_do_and_writes_nothing(finished, changes, wo
     with pytest.raises(UserError) as error:
         train(**{**keys, **SMALL, **changes})
     assert word in str(error.value) and error.value.why and error.value.fix and error.value.exit_code in (2, 3)
+    assert not re.search(r"CONFIG|=true|=false", str(error.value))
     assert {path.name: path.read_bytes() for path in finished["folder"].glob("mine.*")} == before
 
 

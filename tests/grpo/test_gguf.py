@@ -195,9 +195,13 @@ def string(text):
 HOSTILE = {
     "empty": b"",
     "of another format": b"PK\3\4" + bytes(100),
+    "of a future version": struct.pack("<4sIQQ", b"GGUF", 9, 0, 0),
+    "2^60 values": struct.pack("<4sIQQ", b"GGUF", 3, 0, 2**60),
     "2^60 tensors": struct.pack("<4sIQQ", b"GGUF", 3, 2**60, 0),
     "a list of 2^60": struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + string(b"a") + struct.pack("<IIQ", 9, 4, 2**60),
+    "lists in lists": struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + string(b"a") + struct.pack("<IIQ", 9, 9, 9),
     "a long string": struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + struct.pack("<Q", 2**63),
+    "an unknown type": struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + string(b"a") + struct.pack("<I", 77),
     "no architecture": struct.pack("<4sIQQ", b"GGUF", 3, 0, 0),
 }
 

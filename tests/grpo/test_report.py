@@ -151,7 +151,10 @@ def test_hostile_text_stays_text(tmp_path, where):
     if where == "config":
         (folder / "config.resolved.yaml").write_text(json.dumps({"model_name_or_path": HOSTILE, "run_name": HOSTILE}))
     if where == "state":
-        (folder / "run_state.json").write_text(json.dumps({"status": "failed", "reason": HOSTILE, "started": HOSTILE}))
+        state = {"status": "failed", "reason": HOSTILE, "started": HOSTILE}
+        for data in ([1], "text", {"rows": [1], "older": {}}, {HOSTILE: HOSTILE}):
+            (folder / "run_state.json").write_text(json.dumps({**state, "data": data}))
+            assert "[1]" not in page_of(folder).text
     if where == "summary":
         write_summaries(folder, before={HOSTILE: {"accuracy": 0.5}}, after=None)
     page = page_of(folder)

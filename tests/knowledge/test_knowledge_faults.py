@@ -266,6 +266,17 @@ def test_a_file_in_wal_mode_is_read_and_nothing_appears_beside_it(wal):
     assert verify(wal).documents and wal.read_bytes() == before
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_file_in_wal_mode_is_read_where_nothing_can_be_written(wal):
+    wal.chmod(0o444)
+    wal.parent.chmod(0o555)
+    try:
+        with KnowledgeBase(wal) as base:
+            assert base.lookup("Mahatma Gandhi").how == "exact"
+    finally:
+        wal.parent.chmod(0o755)
+
+
 def test_a_file_in_wal_mode_whose_last_changes_are_not_in_it_is_refused(wal):
     writer = sqlite3.connect(wal)
     writer.execute("INSERT INTO documents VALUES ('New', 'Zanzibar is an island.')")
@@ -280,6 +291,24 @@ def test_a_file_in_wal_mode_whose_last_changes_are_not_in_it_is_refused(wal):
     writer.close()
     with KnowledgeBase(wal) as base:
         assert base.lookup("New").how == "exact"
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="no /proc")
+def test_a_closed_base_holds_no_file_open(knowrl):
+    def held() -> int:
+        return sum(
+            os.path.realpath(f"/proc/self/fd/{name}").startswith(str(knowrl)) for name in os.listdir("/proc/self/fd")
+        )
+
+    kept = []  # garbage collection must not be what closes them
+    for _ in range(3):
+        with KnowledgeBase(knowrl) as base:
+            kept += [base, base._database]
+            assert base.lookup("Mahatma Gandhi").how == "exact" and held()
+        assert held() == 0
+    database(knowrl, "DELETE FROM documents")
+    opening(knowrl)
+    assert held() == 0
 
 
 # The commands

@@ -195,6 +195,15 @@ def test_a_toy_world_that_is_not_made_yet_is_audited_and_leaves_nothing(tmp_path
     assert not list(tmp_path.iterdir())
 
 
+def test_a_reward_gets_messages_where_the_data_holds_conversations(world, tmp_path):
+    turns = [[{"role": "user", "content": f"{number} + 1?"}] for number in range(3)]
+    rows = [{"prompt": messages, "answer": str(number + 1)} for number, messages in enumerate(turns)]
+    code = "def last(prompts, completions, answer, **columns):\n    assert prompts[0][-1]['content'].endswith('?')\n"
+    code += "    return [float(text[0]['content'] == truth) for text, truth in zip(completions, answer)]\n"
+    found = audited(*world(code, ":last")[:1], f"dataset_id_or_path={write_rows(tmp_path / 'turns.jsonl', rows)}")
+    assert found.tried.total() > 30 and not found.findings
+
+
 def test_data_without_answers_is_refused(world, tmp_path):
     data = write_rows(tmp_path / "none.jsonl", [{"question": "Who?", "answer": None}])
     with pytest.raises(UserError, match="no row of the data has an answer"):
@@ -267,3 +276,10 @@ def test_knowrls_published_parser_is_found_by_the_command():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1, done.stderr
     assert "correct gives 2: a wrong answer" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--rows", "0"], ["--form", "no place for it"]])
+def test_wrong_options_are_refused(world, arguments):
+    with pytest.raises(SystemExit) as stopped:
+        main([*world("", "exact"), *arguments])
+    assert stopped.value.code == 2
