@@ -290,7 +290,7 @@ BUDGETS = {
     "rewards": 25_000,
     "rewards/mathematics": 17_250,
     "bench": 16_000,
-    "tests": 276_250,
+    "tests": 252_000,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER}
 
