@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from grpo.base.errors import INTERNAL, MEMORY, UserError
-from grpo.engine.attention import choice, decode
+from grpo.engine.attention import choice, decode, flash
 from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.device import kernel_choice
 from grpo.engine.device.capture import WARM_UPS, CudaCapture
@@ -69,14 +69,14 @@ def test_a_wrong_gradient_is_noticed(monkeypatch):
     """Of packed attention, both the output and all gradients are compared."""
     heads = choice.Heads(4, 2, 16, torch.float32, "cpu")
     stand_in = lambda layout, device: PackedAttention(layout, torch.float32, device)  # noqa: E731
-    monkeypatch.setattr(choice, "FlashPackedAttention", stand_in)
+    monkeypatch.setattr(flash, "FlashPackedAttention", stand_in)
     assert choice.flash_error(heads) < 1e-6
 
     class Halved(PackedAttention):
         def attend(self, q_THE, k_TKE, v_TKE):
             return super().attend(q_THE, k_TKE, (v_TKE + v_TKE.detach()) / 2)
 
-    monkeypatch.setattr(choice, "FlashPackedAttention", lambda layout, device: Halved(layout, torch.float32, device))
+    monkeypatch.setattr(flash, "FlashPackedAttention", lambda layout, device: Halved(layout, torch.float32, device))
     assert choice.flash_error(heads) > 0.1
 
 
