@@ -63,8 +63,9 @@ def test_two_ranks_and_two_shards_train_what_one_process_trains(make_calling, ki
     one.train()
     ranks.train_ranks()
     shards.train_ranks("tensor_parallel_size=2", "per_device_train_batch_size=16")
+    most = 1e-4 if kind == "environment" else 1e-5  # its weights move further, by 0.02
     for other in (ranks, shards):
-        assert one.differs_by_rounding(other, most=1e-4) and told(other) == told(one)
+        assert one.differs_by_rounding(other, most) and told(other) == told(one)
 
 
 def test_a_tool_that_always_fails_ends_the_run_saved(make_calling):
