@@ -141,7 +141,7 @@ def _is_ours(family: str, c: "PreTrainedConfig") -> bool:
     """
     if family not in FAMILIES:
         return False
-    window = None if family == "llama" else c.sliding_window  # Llama's attention has none
+    window = None if family == "llama" else getattr(c, "sliding_window", None)  # Llama's attention has none
     is_full = window is None or window >= c.max_position_embeddings
     return c.hidden_act == "silu" and is_full
 
