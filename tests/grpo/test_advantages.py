@@ -7,7 +7,6 @@ import pytest
 from grpo.algorithm.advantages import group_advantages, reward_std
 from grpo.algorithm.variants import normalize_then_sum
 
-
 EACH_SCALE = pytest.mark.parametrize("scale", ["group", "batch", "none"])
 
 

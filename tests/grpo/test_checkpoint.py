@@ -130,10 +130,19 @@ def test_what_retention_removes_loses_its_manifest_first(tmp_path, monkeypatch):
     assert (tmp_path / "checkpoint-1" / checkpoint.STATE_FILE).exists()
 
 
-@pytest.mark.parametrize("keep, newest, left", [
-    (1, None, [30]), (2, None, [30, 20]), (3, None, [30, 20, 9]), (0, None, [30, 20, 9, 1]), (1, 20, [30, 20]),
-    (2, 20, [30, 20, 9]), (1, 9, [30, 20, 9]), (2, 15, [30, 20, 9, 1]),
-])
+@pytest.mark.parametrize(
+    "keep, newest, left",
+    [
+        (1, None, [30]),
+        (2, None, [30, 20]),
+        (3, None, [30, 20, 9]),
+        (0, None, [30, 20, 9, 1]),
+        (1, 20, [30, 20]),
+        (2, 20, [30, 20, 9]),
+        (1, 9, [30, 20, 9]),
+        (2, 15, [30, 20, 9, 1]),
+    ],
+)
 def test_retention_counts_from_the_newest_that_is_valid(tmp_path, keep, newest, left):
     """Later ones are damaged and do not count; they are left alone."""
     for step in (1, 9, 20, 30):

@@ -1,7 +1,6 @@
 """Stage 1 as the first part of a run: which base it starts from, and when its result is used again."""
 
 import gc
-import json
 import re
 import shutil
 import weakref
@@ -247,13 +246,16 @@ def test_registered_data_sets_are_read_in_their_own_layouts(tmp_path, registry, 
     assert len(examples(chat_checkpoint, f"dataset={registry / 'identity.json'}")) == 3
 
 
-@pytest.mark.parametrize("keys, part", [
-    ("dataset=identiy dataset_dir=data", "does not register identiy"),
-    ("dataset=identity,nothing dataset_dir=data", "does not register nothing"),
-    ("dataset=gone dataset_dir=data", "cannot read data/gone.json"),
-    ("dataset=knowrl_coldstart", "dataset_dir"),  # a name that is registered elsewhere
-    ("dataset=talk dataset_dir=data", "talk.json: row 1 does not have the columns"),
-])
+@pytest.mark.parametrize(
+    "keys, part",
+    [
+        ("dataset=identiy dataset_dir=data", "does not register identiy"),
+        ("dataset=identity,nothing dataset_dir=data", "does not register nothing"),
+        ("dataset=gone dataset_dir=data", "cannot read data/gone.json"),
+        ("dataset=knowrl_coldstart", "dataset_dir"),  # a name that is registered elsewhere
+        ("dataset=talk dataset_dir=data", "talk.json: row 1 does not have the columns"),
+    ],
+)
 def test_what_the_registry_does_not_have(tmp_path, registry, chat_checkpoint, monkeypatch, keys, part):
     monkeypatch.chdir(tmp_path)
     write_json(registry / "talk.json", [{"conversations": []}])

@@ -94,9 +94,16 @@ def test_questions_that_differ_are_not_paired():
         refused(lambda a=a, b=b: compare(a, b), "nothing to compare")
 
 
-@pytest.mark.parametrize("wild", [
-    {"row": [1]}, {"row": None}, {"row": {}}, {"outcome": "great"}, {"outcome": ["correct"]},
-])
+@pytest.mark.parametrize(
+    "wild",
+    [
+        {"row": [1]},
+        {"row": None},
+        {"row": {}},
+        {"outcome": "great"},
+        {"outcome": ["correct"]},
+    ],
+)
 def test_a_row_that_is_no_answer_is_named(wild):
     good = {"row": 0, "question": "q", "outcome": "correct"}
     for bad in (good | wild, {"completion": "x"}):

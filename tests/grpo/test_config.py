@@ -30,8 +30,9 @@ KINDS = {kind.__name__: kind for kind in NEEDED}
 
 
 def load(tmp_path, text, *overrides, kind=TrainConfig, **keys):
-    """Load a file that holds what is needed (with `keys`; None: left out), and below, from line 5, this text. Return the
-    configuration and the notices, a line each."""
+    """Load a file that holds what is needed (with `keys`; None: left out), and below, from line 5, this text.
+
+    Returns the configuration, and the notices as a text."""
     path = tmp_path / "c.yaml"
     lines = [f"{name}: {value}\n" for name, value in (NEEDED[kind] | keys).items() if value is not None]
     path.write_text("".join(lines) + text, encoding="utf-8")

@@ -92,15 +92,18 @@ def find_gpus(monkeypatch, cuda, mps=False):
     return taken
 
 
-@pytest.mark.parametrize("name, cuda, mps, wanted", [
-    ("cpu", True, True, "cpu"),
-    ("auto", False, True, "cpu"),  # Apple's only if it is named
-    ("auto", True, False, "cuda:3"),
-    ("cuda", True, False, "cuda:3"),  # each rank of a machine takes its own
-    ("mps", False, True, "mps"),
-    ("cuda", False, True, None),
-    ("mps", True, False, None),
-])
+@pytest.mark.parametrize(
+    "name, cuda, mps, wanted",
+    [
+        ("cpu", True, True, "cpu"),
+        ("auto", False, True, "cpu"),  # Apple's only if it is named
+        ("auto", True, False, "cuda:3"),
+        ("cuda", True, False, "cuda:3"),  # each rank of a machine takes its own
+        ("mps", False, True, "mps"),
+        ("cuda", False, True, None),
+        ("mps", True, False, None),
+    ],
+)
 def test_the_device_is_the_ranks_own_gpu_or_the_cpu_or_refused(monkeypatch, name, cuda, mps, wanted):
     monkeypatch.setenv("LOCAL_RANK", "3")
     taken = find_gpus(monkeypatch, cuda, mps)
@@ -163,12 +166,15 @@ def test_connected_ranks_wait_for_each_other_much_longer(monkeypatch):
     assert options._timeout == distributed.TIMEOUT > distributed.MEET
 
 
-@pytest.mark.parametrize("can_map, users, added", [
-    (True, {}, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
-    (False, {}, {}),
-    (True, {"PYTORCH_CUDA_ALLOC_CONF": "x:1"}, {}),
-    (True, {"PYTORCH_ALLOC_CONF": "x:1"}, {}),
-])
+@pytest.mark.parametrize(
+    "can_map, users, added",
+    [
+        (True, {}, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
+        (False, {}, {}),
+        (True, {"PYTORCH_CUDA_ALLOC_CONF": "x:1"}, {}),
+        (True, {"PYTORCH_ALLOC_CONF": "x:1"}, {}),
+    ],
+)
 def test_memory_grows_in_place_where_the_driver_can_and_the_user_has_not_chosen(monkeypatch, can_map, users, added):
     monkeypatch.setattr(os, "environ", users.copy())
     find_gpus(monkeypatch, cuda=True)

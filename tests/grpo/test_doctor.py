@@ -155,14 +155,10 @@ def test_the_disk_must_hold_one_checkpoint_more_than_are_kept(config, tmp_path, 
     case = Case(load_config(config, [f"save_total_limit={limit}"])[0])
     describe(case)
     one = check_disk(case.decoder, case.config, None)
-    free = {tmp_path.resolve(): number * one, Path("/"): 10**15}
-
-    def disk_usage(path):
-        return SimpleNamespace(total=10**15, free=next(free[part] for part in [path, *path.parents] if part in free))
-
-    monkeypatch.setattr("shutil.disk_usage", disk_usage)
+    disk, large = SimpleNamespace(total=10**15, free=number * one), SimpleNamespace(total=10**15, free=10**15)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: disk if path.is_relative_to(tmp_path.resolve()) else large)
     assert check_disk(case.decoder, case.config, None) == one
-    free[tmp_path.resolve()] -= 1
+    disk.free -= 1
     run = replace(case.config, report_to=("none",), max_steps=1)
     for checks in (lambda: check_disk(case.decoder, case.config, None), lambda: train(run)):
         refused(checks, "the disk is too small", f"{number} of ", exit_code=STORAGE)
@@ -185,10 +181,13 @@ def test_a_reward_that_gives_no_usable_number_is_a_fault(config, capsys, tmp_pat
     assert f"odd returned {float(value)}" in seen.text["sample"]
 
 
-@pytest.mark.parametrize("name, answers, said", [
-    ("exact", ["2", "", None, "3"], "needs answer; warning: 2 of 4 rows lack one"),
-    ("math", ["2", "First we note that 1 is a root, and divide by it."], "warning: 1 answers that are sentences"),
-])
+@pytest.mark.parametrize(
+    "name, answers, said",
+    [
+        ("exact", ["2", "", None, "3"], "needs answer; warning: 2 of 4 rows lack one"),
+        ("math", ["2", "First we note that 1 is a root, and divide by it."], "warning: 1 answers that are sentences"),
+    ],
+)
 def test_answers_that_are_empty_or_sentences_are_a_warning(config, tmp_path, name, answers, said):
     case = Case(load_config(config, [f"reward_funcs={name}"])[0])
     write_rows(tmp_path / "data.jsonl", [{"question": "q", "answer": answer} for answer in answers])

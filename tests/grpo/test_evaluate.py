@@ -11,9 +11,9 @@ from commands import next_commands
 from making import cases, read_lines, refused, write_rows
 from test_benchmarks import ROWS, write_csv
 
-from grpo.base.storage import read_json
 import grpo.evaluate
 from grpo.algorithm.schema import Prompt, completions_of
+from grpo.base.storage import read_json
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.engine.device.draw import SamplingParams

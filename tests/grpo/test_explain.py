@@ -15,7 +15,7 @@ from grpo.explain import explain, main
 from grpo.run.diagnosis.record import read_record
 
 
-def write_run(folder, num_steps = 40, status = "done", reason = "", torn = "", **changes):
+def write_run(folder, num_steps=40, status="done", reason="", torn="", **changes):
     """A run directory as a run leaves it, with metrics as in test_rules.py. torn: what its last line holds."""
     lines = []
     for step in range(1, num_steps + 1):
@@ -108,11 +108,14 @@ def test_a_folder_without_a_run_is_named(tmp_path):
     refused(lambda: main([str(tmp_path)]), "holds no run")
 
 
-@pytest.mark.parametrize("host, is_gone, words", [
-    (None, True, "was killed after step 40: process"),
-    (None, False, "has not ended"),
-    ("elsewhere", True, "has not ended"),
-])
+@pytest.mark.parametrize(
+    "host, is_gone, words",
+    [
+        (None, True, "was killed after step 40: process"),
+        (None, False, "has not ended"),
+        ("elsewhere", True, "has not ended"),
+    ],
+)
 def test_a_run_whose_process_is_gone_was_killed(tmp_path, host, is_gone, words):
     """On this machine; of another one nothing is known."""
     process = subprocess.Popen([sys.executable, "-c", ""])

@@ -4,8 +4,6 @@ The model of most is random and has a vocabulary of a few answers, each one toke
 whatever it is paid for. test_rules.py has each rule's limits, in numbers made by hand.
 """
 
-from pathlib import Path
-
 import pytest
 from making import refused, write_checkpoint, write_rows
 from test_train import run

@@ -84,11 +84,14 @@ def test_what_is_no_config_is_told_where_model_and_data_go(tmp_path, monkeypatch
     refused(lambda: load_config(typed), typed, "dataset_id_or_path=FILE", exit_code=2)
 
 
-@pytest.mark.parametrize("key, typed, meant, more", [
-    ("question_field", None, "Question", {}),
-    ("question_field", "qery", "query", {}),
-    ("answer_field", "solution_txt", "solution_text", {"question": "1?"}),
-])
+@pytest.mark.parametrize(
+    "key, typed, meant, more",
+    [
+        ("question_field", None, "Question", {}),
+        ("question_field", "qery", "query", {}),
+        ("answer_field", "solution_txt", "solution_text", {"question": "1?"}),
+    ],
+)
 def test_a_column_that_was_meant_is_named(tmp_path, key, typed, meant, more):
     data = write_rows(tmp_path / "q.jsonl", [{meant: "1?", **more}])
     refused(lambda: read_rows(data, **{key: typed}), key, f"did you mean {meant}?")

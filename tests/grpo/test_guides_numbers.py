@@ -12,18 +12,18 @@ import torch
 from making import make_tokenizer, real_data, write_rows
 from test_doctor import examine
 
-from grpo.base.storage import write_json
 import grpo.policy
 import grpo.trainer
 from bench.models import SHAPES
 from grpo.algorithm.optimizer import Optimizer
+from grpo.base.storage import write_json
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data.files import read_records
 from grpo.doctor.estimate import NO_REWARD
 from grpo.engine.model import memory
 from grpo.engine.model.build import Build
-from grpo.engine.model.decoder import Decoder, OwnDecoder
+from grpo.engine.model.decoder import OwnDecoder
 from grpo.engine.model.weights import read_model_config
 from grpo.run.run import SilentRun
 from grpo.train import GrpoTrainer
@@ -138,7 +138,7 @@ class FakeCard:
         monkeypatch.setattr(grpo.trainer, "Optimizer", self.optimizer)
         monkeypatch.setattr(memory, "free_bytes", lambda device: self.size - self.taken())
 
-    def load_decoder(self, folder, build, adapter = None):
+    def load_decoder(self, folder, build, adapter=None):
         model = OwnDecoder(read_model_config(folder), replace(build, device="meta"))
         self.tensors += model.buffers()
         return model

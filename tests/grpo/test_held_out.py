@@ -3,7 +3,6 @@
 from collections import Counter
 from types import SimpleNamespace
 
-import pytest
 from making import ALONE
 from test_measures import answers
 

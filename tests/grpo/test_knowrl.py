@@ -1,7 +1,6 @@
 """KnowRL on real data: stage 1 on its cold-start conversations, stage 2 on its questions, with a knowledge base and two
 chat endpoints."""
 
-
 import pytest
 from api_server import ApiServer, fails, says
 from making import build_base, read_lines, real_data, refused

@@ -1,6 +1,5 @@
 """lm-eval on the merged export, where it is installed, against our own evaluation: the answers are the same."""
 
-
 import pytest
 from making import load, read_lines, write_rows
 

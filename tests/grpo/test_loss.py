@@ -53,15 +53,15 @@ def slow_loss(
     advantages,
     counts,
     *,
-    loss_type = "grpo",
-    epsilon = 0.2,
-    epsilon_high = 0.2,
-    delta = None,
-    beta = 0.0,
-    use_bias_correction_kl = False,
-    importance_sampling_level = "token",
-    max_length = 1,
-    rows_per_micro_batch = 1,
+    loss_type="grpo",
+    epsilon=0.2,
+    epsilon_high=0.2,
+    delta=None,
+    beta=0.0,
+    use_bias_correction_kl=False,
+    importance_sampling_level="token",
+    max_length=1,
+    rows_per_micro_batch=1,
 ):
     """Compute the loss of a step from plain floats, token by token.
 
@@ -237,9 +237,10 @@ def test_on_policy_identity():
         assert row.grad.tolist() == pytest.approx([-advantage / (len(advantages) * len(row))] * len(row), rel=1e-5)
 
 
-@pytest.mark.parametrize("log_ratio, advantage, ratio", [
-    (100, 1.0, 1.3), (100, -1.0, math.exp(20)), (-100, 1.0, math.exp(-20)), (-100, -1.0, 0.8)
-])
+@pytest.mark.parametrize(
+    "log_ratio, advantage, ratio",
+    [(100, 1.0, 1.3), (100, -1.0, math.exp(20)), (-100, 1.0, math.exp(-20)), (-100, -1.0, 0.8)],
+)
 @pytest.mark.parametrize("level", ["token", "sequence"])
 def test_an_enormous_ratio_leaves_loss_and_gradient_finite(log_ratio, advantage, ratio, level):
     """E^100 is infinite in float32. The ratio is held within e^±20; where it is clipped the loss does not
