@@ -122,12 +122,9 @@ def test_gpqas_choices_are_shuffled_by_the_seed(tmp_path):
 @pytest.mark.parametrize("again", ["the neutron", "The  neutron "])
 def test_a_wrong_choice_that_repeats_the_right_one_is_right_too(tmp_path, again):
     rows = read_rows(write_csv(tmp_path / "gpqa.csv", *[{**GPQA, "Incorrect Answer 2": again}] * 20))
-    (choice,) = build_rewards(["choice"], asdict(TrainConfig()))
     for row in rows:
         right = {line[0] for line in row.question.splitlines()[2:] if "neutron" in line.lower()}
         assert set(row.columns["answer"]) == right and len(right) == 2
-        graded = {letter: choice.grade(f"Answer: {letter}", row.columns).value for letter in "ABCD"}
-        assert graded == {letter: float(letter in right) for letter in "ABCD"}
 
 
 def test_a_row_that_does_not_belong_is_named(tmp_path):

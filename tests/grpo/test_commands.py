@@ -44,11 +44,7 @@ def test_export_of_a_training_checkpoint_with_full_fine_tuning(chat_checkpoint, 
     command("grpo.train", ROOT / "configs/tiny_math.yaml", *keys.split())
     final = load_file(tmp_path / "run/final/model.safetensors")
     command("grpo.export", tmp_path / "run/checkpoint-1", tmp_path / "out", "--merge")
-    (tmp_path / "run/final").rename(tmp_path / "elsewhere")
-    command("grpo.export", tmp_path / "run", tmp_path / "of_run", "--merge")  # the newest checkpoint
-    for folder in ("out", "of_run"):
-        exported = load_file(tmp_path / folder / "model.safetensors")
-        assert exported.keys() == final.keys() and all(torch.equal(exported[k], final[k]) for k in final)
+    torch.testing.assert_close(load_file(tmp_path / "out/model.safetensors"), final, rtol=0, atol=0)
 
 
 def test_generate(adapter):
@@ -72,22 +68,10 @@ def test_good_input_brings_no_warning(adapter, tmp_path):
 
 
 def test_score(tmp_path):
-    rows = [
-        {"completion": r"so \boxed{4}", "answer": 4},
-        {"completion": "<think>a</think><answer>b</answer>", "answer": ["c", "B"]},
-        {"completion": "none", "solution": "#### 4"},
-        {"completion": r"\boxed{0}", "answer": 0},
-        {"completion": "x"},
-    ]
-    path = write_rows(tmp_path / "in.jsonl", rows)
-    run = command("rewards.score", "--reward", "math,format,exact", path, "math_reward_no_answer=-0.25")
-    graded = [json.loads(line) for line in run.stdout.splitlines()]
-    rewards = [[row["rewards"][name] for name in ("math", "format", "exact")] for row in graded]
-    assert rewards == [[1, -1, 0], [-0.25, 1, 1], [-0.25, -1, 0], [1, -1, 0], [None, -1, None]]
-    assert all(row["reasons"][name] for row in graded for name in row["rewards"])
-    assert "4 of 5" in run.stderr and "math" in run.stderr
-    command("rewards.score", "--reward", "math", path, "--output", tmp_path / "out.jsonl", new_interpreter=True)
-    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 5
+    path = write_rows(tmp_path / "in.jsonl", [{"completion": r"\boxed{0}", "answer": 0}, {"completion": "x"}])
+    run = command("rewards.score", "--reward", "math", path, new_interpreter=True)
+    assert [json.loads(line)["rewards"]["math"] for line in run.stdout.splitlines()] == [1, None]
+    assert "1 of 2" in run.stderr
 
 
 @pytest.mark.parametrize("line, code, part", cases(__file__, "mistakes"))

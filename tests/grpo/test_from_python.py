@@ -210,7 +210,6 @@ def test_trls_names_and_objects_are_keys(chat_checkpoint, tmp_path):
         ({"callbacks": [object()]}, "callbacks"),
         ({"train_dataset": ROWS}, "rows twice"),
         ({"rows": ROWS[0]}, "row 1 is no record"),
-        ({"rows": ["What?"]}, "row 1 is no record"),
         ({"rows": ["What?", {"question": "What?", "f": print}]}, "2 rows are bad"),
         ({"rows": [{"question": "What?", "f": print}]}, "row 1 cannot be written"),
         ({"rows": []}, "no rows"),
