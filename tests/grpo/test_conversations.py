@@ -134,7 +134,7 @@ def test_answers_are_cut_at_the_length_and_prompts_never(encoder, tmp_path):
         assert list(example.prompt.ids) == prompt and list(example.completions[0].ids) == answer[: length - n]
         assert cut_and_left_out(count, length) == (length < n + m, 0)
     examples, count = examples_of([record, short, record], encoder, n)
-    assert len(examples) == 1 and cut_and_left_out(count, n) == (0, 2)
+    assert len(examples) == 1 and cut_and_left_out(count, n) == (1, 2)
     told = f"2 answers left out, with prompts of more than {n}"
     refused(lambda: examples_of([record, record], encoder, n), "no usable example", told)
 

@@ -105,7 +105,7 @@ def test_control_characters_do_not_reach_the_terminal(tmp_path, capsys):
 
 
 def test_a_folder_without_a_run_is_named(tmp_path):
-    refused(lambda: main([str(tmp_path)]), "holds no run")
+    refused(lambda: main([str(tmp_path)]), "holds no run", exit_code=2)
 
 
 @pytest.mark.parametrize(
