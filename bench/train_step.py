@@ -28,7 +28,7 @@ from grpo.algorithm.loss import policy_loss
 from grpo.algorithm.loss_weights import set_loss_weights
 from grpo.algorithm.meter import TokenMeter
 from grpo.algorithm.schema import Completion, Group, PackedBatch, Prompt
-from grpo.algorithm.settings import Settings
+from grpo.algorithm.interfaces import Settings
 from grpo.algorithm.step import Grpo
 from grpo.engine.model.adapter import save_adapter, trained_adapter
 from grpo.engine.model.decoder import Decoder

@@ -21,7 +21,7 @@ from grpo.engine.model.adapter import (
     save_adapter,
     trained_adapter,
 )
-from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
+from grpo.engine.model.weight import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.memory import loading
 from grpo.engine.model.weight import master_dtype
@@ -82,7 +82,7 @@ class Policy:
 
     def _unquantised(self) -> Decoder:
         """Return the model; if it is in few bits, one of its checkpoint's own weights with all adapters merged."""
-        if not self.model.build.held:
+        if not self.model.build.quantised:
             return self.model
         build = Build(None, False, master_dtype(self.model.build.dtype), "cpu")
         return load_decoder(self.folders[0], build, trained_adapter(self.model, self.start, *self.base))
@@ -126,8 +126,8 @@ def build_of(
     lora = lora_spec(config)
     trains = train_weights and lora is None
     dtype = choose_dtype(config.torch_dtype, device)
-    held = held_as(config, folder)
-    return Build(lora, trains, dtype, device, held, shard, config.model_backend)
+    quantised = format_of(config, folder)
+    return Build(lora, trains, dtype, device, quantised, shard, config.model_backend)
 
 
 def load_encoder(config: TrainConfig | SftConfig) -> ChatEncoder:
@@ -136,11 +136,11 @@ def load_encoder(config: TrainConfig | SftConfig) -> ChatEncoder:
     return ChatEncoder(load_tokenizer(folder, config.chat_template, config.chat_template_kwargs))
 
 
-def held_as(config: TrainConfig | SftConfig, folder: Path) -> Format | None:
-    """Return how the frozen weights of a checkpoint are held: as base_weights says, or else as its file holds them."""
+def format_of(config: TrainConfig | SftConfig, folder: Path) -> Format | None:
+    """Return the few bits that frozen weights are in, if any: as base_weights says, or else as the file has them."""
     if not config.lora_r:
         return None
-    return FORMATS.get(config.base_weights or read_model_config(folder, config.model_backend).held)
+    return FORMATS.get(config.base_weights or read_model_config(folder, config.model_backend).quantised)
 
 
 @loading()

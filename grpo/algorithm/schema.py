@@ -334,7 +334,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Part:
+class Subgroup:
     """The completions of a group that are in the same micro-batch: usually all trained ones."""
 
     group: Group

@@ -11,7 +11,6 @@ from statistics import fmean
 import psutil
 
 from grpo.algorithm.schema import Group, Score, completions_of
-from grpo.algorithm.settings import Settings
 from grpo.base.text import show_duration
 from grpo.config.options import SEARCH, SftConfig, TrainConfig, keys_that
 from grpo.data.questions import num_steps
@@ -42,7 +41,7 @@ class StepTime:
 def time_step(trainer: GrpoTrainer | SftTrainer) -> StepTime:
     """Make a small first step of a run twice; return the times of a complete one, scaled up from the second."""
     config = trainer.config
-    rows = trainer.source.rows
+    rows = trainer.training_data.rows
     if isinstance(config, SftConfig):
         few = min(FEW, rows_per_replica(config))
         trainer.config = replace(config, per_device_train_batch_size=few, gradient_accumulation_steps=1)
@@ -50,7 +49,7 @@ def time_step(trainer: GrpoTrainer | SftTrainer) -> StepTime:
         longest = max(len(example.completions[0].ids) for example in rows)
         measured = f"{few} answers"
     else:
-        number = Settings.of(config).groups_per_replica
+        number = rows_per_replica(config) // config.num_generations
         longest = config.max_completion_length
         trainer.config = replace(config, max_completion_length=min(CUT, longest))
         tokens = number * (fmean(len(prompt.ids) for prompt in rows) + config.num_generations * longest)
@@ -58,7 +57,7 @@ def time_step(trainer: GrpoTrainer | SftTrainer) -> StepTime:
     load, cores = psutil.getloadavg()[0], psutil.cpu_count()
     busy = f", beside other work: a load of {load:.1f} on {cores} cores" if load > cores else ""
     for _ in range(2):  # the first one warms up
-        trainer.begin()
+        trainer.start_at()
         trainer.run_step()
     groups = trainer.learned.groups
     times = trainer.clock.result()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from grpo.engine.model.build import Build
+from grpo.engine.model.weight import Build
 from grpo.engine.model.weight import Weight
 
 

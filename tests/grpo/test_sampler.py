@@ -7,7 +7,7 @@ from making import groups_of, load, refused, whole, write_checkpoint
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.packing import pack_tokens
 from grpo.engine.device.draw import SamplingParams
-from grpo.engine.sampling.cache import KVCache
+from grpo.engine.sampling.decode_step import KVCache
 from grpo.engine.sampling.decode_step import Slots
 from grpo.engine.sampling.sampler import Sampler, check_finite
 

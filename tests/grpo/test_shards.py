@@ -17,7 +17,7 @@ from grpo.algorithm.packing import pack_tokens
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.device.ops import log_softmax_rows
 from grpo.engine.device.quantised import FORMATS
-from grpo.engine.model.build import Build, LoraSpec
+from grpo.engine.model.weight import Build, LoraSpec
 from grpo.engine.model.weights import load_decoder, read_model_config
 from grpo.engine.parallel.shard import ALONE, Shard, Split
 from grpo.engine.parallel.shared_decoder import own_shape
@@ -219,7 +219,7 @@ def test_gradients_are_those_of_one_process(tmp_path, family, num_shards, rank, 
     write_checkpoint(tmp_path, family, **changes[family])
 
     def work(shard):
-        build = Build(LoraSpec(rank, 2 * rank), False, dtype, "cpu", held=FORMATS.get(held), shard=shard)
+        build = Build(LoraSpec(rank, 2 * rank), False, dtype, "cpu", quantised=FORMATS.get(held), shard=shard)
         model = load_decoder(tmp_path, build)
         splits, generator = trained_splits(model), torch.Generator().manual_seed(0)
         for linear in model.lora_linears():

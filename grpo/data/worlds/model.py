@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from grpo.base.storage import save_tensors, write_json
-from grpo.engine.model.build import Build
+from grpo.engine.model.weight import Build
 from grpo.engine.model.decoder import OwnDecoder
 from grpo.engine.model.model_config import ModelConfig
 

@@ -177,7 +177,7 @@ def quantised_linear(x_TX: Tensor, weight: QuantisedRows, bias_O: Tensor | None)
     if x_TX.dtype in HALF and len(x_TX) <= FEW_ROWS and uses_kernels(x_TX):
         from grpo.kernels import quantised_linear as kernel
 
-        levels = levels_of(weight.held, x_TX.device)
+        levels = levels_of(weight.format, x_TX.device)
         return kernel.quantised_linear(x_TX, weight.q_OX, weight.scale_OX, weight.tail_OR, bias_O, levels)
     return linear(x_TX, weight.dequantise(), bias_O)
 

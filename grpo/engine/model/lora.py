@@ -29,7 +29,7 @@ from grpo.engine.device import ops
 from grpo.engine.device.ops import Packed, SpareColumns, prepack
 from grpo.engine.device.products import Product, add_product, linear, weight_gradient
 from grpo.engine.device.quantised import QuantisedRows
-from grpo.engine.model.build import Build, LoraSpec
+from grpo.engine.model.weight import Build, LoraSpec
 from grpo.engine.model.weight import QuantisedWeight, Weight, dense, frozen_linear, master_dtype
 from grpo.engine.parallel.shard import ALONE
 
@@ -134,7 +134,7 @@ class Linear(nn.Module):
 
         self.trains_weight = build.train_weights and not adapted
         self.weight: Weight | QuantisedWeight
-        if build.held:
+        if build.quantised:
             self.weight = QuantisedWeight(build, out_features, in_features, num_columns)
         else:
             self.weight = Weight(build, out_features, in_features, trained=self.trains_weight, tail=num_columns)

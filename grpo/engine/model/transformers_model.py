@@ -26,7 +26,7 @@ from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.attention.packed import MicroBatchAttention
 from grpo.engine.attention.special import Special
 from grpo.engine.device.ops import Packed
-from grpo.engine.model.build import ALL_PROJECTIONS, Build, for_layer, layer_number
+from grpo.engine.model.weight import ALL_PROJECTIONS, Build, for_layer, layer_number
 from grpo.engine.model.decoder import Attend, Decoder, Pass, check_lora, recomputed
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
@@ -98,8 +98,8 @@ class TransformersModel(Decoder):
 
     @torch.no_grad()
     def __init__(self, config: ModelConfig, build: Build, net: "PreTrainedModel | None" = None):
-        if build.shard.world > 1 or build.held:
-            key = "base_weights" if build.held else "tensor_parallel_size"
+        if build.shard.world > 1 or build.quantised:
+            key = "base_weights" if build.quantised else "tensor_parallel_size"
             why = f"{config.family} runs by transformers' modules, and these are neither split nor held in few bits"
             raise UserError(f"{key} is not for this model", why, f"leave {key} out", PREFLIGHT)
         net = skeleton(config, build.dtype) if net is None else net

@@ -14,7 +14,7 @@ from grpo.base.storage import read_json, save_tensors, write_json
 from grpo.engine.device.quantised import QuantisedRows
 from grpo.engine.device.waits import watch
 from grpo.engine.model.adapter import Adapter
-from grpo.engine.model.build import Build
+from grpo.engine.model.weight import Build
 from grpo.engine.model.decoder import EMBEDDING, Decoder, OwnDecoder
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from grpo.base.errors import PREFLIGHT, UserError
-from grpo.engine.model.build import Build
+from grpo.engine.model.weight import Build
 from grpo.engine.model.decoder import OwnDecoder
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.weight import QuantisedWeight

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from grpo.engine.device.quantised import QuantisedRows
-from grpo.engine.model.build import ALL_PROJECTIONS
+from grpo.engine.model.weight import ALL_PROJECTIONS
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.parallel.shard import Split
 
