@@ -26,7 +26,7 @@ from grpo.data.rows import digest
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.model import memory
 from grpo.engine.model.weights import read_model_config
-from grpo.policy import find_parts, load_encoder
+from grpo.policy import find_folders, load_encoder
 from grpo.report.plot import draw_loss
 from grpo.run import form
 from grpo.run.diagnosis.record import METRICS_FILE, read_metrics
@@ -40,7 +40,7 @@ from rewards.prompts import tag_of
 
 def load_conversations(config: SftConfig, run: Run) -> TrainingData:
     """Load the conversations to train on. An example is a group of one given completion."""
-    model_config = read_model_config(find_parts(config, weights=False).model, config.model_backend)
+    model_config = read_model_config(find_folders(config, weights=False).model, config.model_backend)
     max_length = min(config.max_length, model_config.max_positions)
     examples, count = load_examples(config, load_encoder(config), max_length)
     run.report_data("training data", count)

@@ -24,7 +24,7 @@ from grpo.engine.model import memory
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.flat import FlatParameters
 from grpo.engine.parallel.splits import trained_splits
-from grpo.policy import Policy, find_parts, is_gguf, load_policy
+from grpo.policy import Policy, find_folders, is_gguf, load_policy
 from grpo.run import checkpoint
 from grpo.run.checkpoint import agree_on_checkpoint, check_disk, is_own
 from grpo.run.diagnosis.glossary import Metrics
@@ -267,7 +267,7 @@ class Trainer(Generic[Stage]):
         config = self.run.config  # a silent run has no directory, so it finds no checkpoint there
         folder = agree_on_checkpoint(config, self.ranks, self.run.say)
         if folder is None:
-            check_disk(self.model, self.config, find_parts(self.config).adapter)
+            check_disk(self.model, self.config, find_folders(self.config).adapter)
             self.run.begin(step=0, last_checkpoint=None)
             return
         for notice in check_changes(folder, config, self.replicas.world, self.run.device):

@@ -38,8 +38,8 @@ class Rollout:
 
     prompts: of the data. order: of those that are taken. sampling: the sampler's parameters. decode: tokens to text.
     ranks: all processes of the run. replicas: those that sample other prompts. total_steps: of the run, for the rewards
-    of users. phase: surrounds "time/generate" and "time/reward". reset: resets the environments of the next completions,
-    and adds what these say to their prompts.
+    of users. phase: surrounds "time/generate" and "time/reward". reset: resets the environments of the next
+    completions, and adds what these say to their prompts.
     """
 
     settings: Settings

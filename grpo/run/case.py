@@ -22,7 +22,7 @@ from grpo.engine.model import memory
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.weights import make_decoder, read_model_config
 from grpo.engine.parallel.shard import Shard
-from grpo.policy import ModelParts, build_of, find_parts
+from grpo.policy import ModelFolders, build_of, find_folders
 from grpo.run.saved import start_of
 from rewards.registry import Reward, expand
 
@@ -81,15 +81,15 @@ class Case:
         return torch.device("cuda") if self.memory_gb else choose_device(self.config.device)
 
     @cached_property
-    def _found(self) -> ModelParts | UserError:
+    def _found(self) -> ModelFolders | UserError:
         """They are looked for once."""
         try:
-            return find_parts(self.start, weights=False)
+            return find_folders(self.start, weights=False)
         except UserError as error:
             return error
 
     @property
-    def parts(self) -> ModelParts:
+    def folders(self) -> ModelFolders:
         """Return where config and tokenizer of the model are; UserError if they cannot be found."""
         if isinstance(self._found, UserError):
             raise self._found
@@ -146,8 +146,8 @@ def sketch(case: Case) -> Decoder | None:
 
 def draft(case: Case, device: torch.device) -> Decoder:
     """Build the run's decoder without weights, in the dtype of a device. UserError if it cannot be built."""
-    build = replace(build_of(case.config, case.parts.model, device), device="meta")
-    return make_decoder(read_model_config(case.parts.model, build.backend), build)
+    build = replace(build_of(case.config, case.folders.model, device), device="meta")
+    return make_decoder(read_model_config(case.folders.model, build.backend), build)
 
 
 def share_of(case: Case) -> Decoder:

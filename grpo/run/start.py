@@ -283,13 +283,13 @@ def model(case: Case) -> str:
     for name in filter(None, (case.start.model_name_or_path, case.start.adapter_name_or_path)):
         check_safe(Path(name))  # whether or not its base is there
     draft(case, torch.device("cpu"))
-    if case.parts.adapter:
-        read_settings(case.parts.adapter)
-    if Path(case.parts.base[0]).exists():  # of a hub's model, the weights come later
-        next(read_tensors(case.parts.model), None)
-    case.folder = case.parts.model
+    if case.folders.adapter:
+        read_settings(case.folders.adapter)
+    if Path(case.folders.base[0]).exists():  # of a hub's model, the weights come later
+        next(read_tensors(case.folders.model), None)
+    case.folder = case.folders.model
     decoder = need(sketch(case), "a device")
-    checkpoint_bytes = check_disk(decoder, case.config, case.parts.adapter)
+    checkpoint_bytes = check_disk(decoder, case.config, case.folders.adapter)
     num_trained = sum(parameter.numel() for parameter in decoder.parameters())
     all_weights = num_weights(case) + (num_trained if decoder.build.lora else 0)
     trained = f"{rounded(num_trained)} trained ({num_trained / all_weights:.2%})"
@@ -310,7 +310,7 @@ def tokenizer(case: Case) -> str:
     template = getattr(case.config, "prompt_template", "{question}")
     encoder.prompt(with_system([{"role": "user", "content": template}], case.config.system_prompt))
     first = turn_end(case.tokenizer)
-    ends = sorted(eos_ids(case.parts.model, case.tokenizer), key=lambda token: token != first)
+    ends = sorted(eos_ids(case.folders.model, case.tokenizer), key=lambda token: token != first)
     names = case.tokenizer.convert_ids_to_tokens(ends)
     opened = "; its template opens <think> in the prompt, and rewards count that" if encoder.opens_think else ""
     return f"{len(case.tokenizer)} tokens; an answer ends with {' or '.join(map(str, names))}{opened}"

@@ -149,7 +149,7 @@ def test_a_new_adapter_changes_nothing_and_has_the_spread_of_pefts():
     layer = Linear(256, PARTS, False, Build(LoraSpec(64, 128), False, torch.float32, "cpu"))
     for part in PARTS:
         layer.adapter(part)[1].fill_(1.0)
-    layer.reset(torch.Generator().manual_seed(0))
+    layer.init_adapter(torch.Generator().manual_seed(0))
     halves = [layer.adapter(part) for part in PARTS]
     A = torch.cat([A for A, _ in halves])
     assert A.abs().max() <= 1 / 16 and abs(float(A.mean())) < 1e-3

@@ -223,7 +223,7 @@ def test_gradients_are_those_of_one_process(tmp_path, family, num_shards, rank, 
         model = load_decoder(tmp_path, build)
         splits, generator = trained_splits(model), torch.Generator().manual_seed(0)
         for linear in model.lora_linears():
-            linear.reset(generator)
+            linear.init_adapter(generator)
             for B in linear.B.values():
                 size = shard.whole_shape(B.shape, splits.get(B))
                 drawn = torch.randn(size, generator=generator, dtype=B.dtype)
@@ -296,7 +296,7 @@ def test_shards_start_as_one_process_and_drop_the_same_inputs(checkpoint):
         model = load_decoder(checkpoint, Build(LoraSpec(2, 4, dropout=0.5), False, torch.float32, "cpu", shard=shard))
         generator = torch.Generator().manual_seed(7)
         for linear in model.lora_linears():
-            linear.reset(generator)
+            linear.init_adapter(generator)
         adapters.append(model.blocks[1].mlp.down)
     whole, *parts = adapters
     assert torch.equal(whole.A.stored, torch.cat([part.A.stored for part in parts], dim=1))

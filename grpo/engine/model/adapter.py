@@ -167,12 +167,12 @@ def trained_adapter(
     It stacks the model's adapter on the one that training started from: B₁A₁ + B₂A₂ = [B₁ B₂] [A₁; A₂], exactly.
     """
     pairs = {}
-    for module, (linear, part) in model.projections().items():
+    for module, (linear, projection) in model.projections().items():
         stack = [start.pairs[module]] if start and module in start.pairs else []
-        if part in linear.rank_slices:
-            weight, _ = linear.base(part)
+        if projection in linear.rank_slices:
+            weight, _ = linear.base(projection)
             split = split_of(model, f"{module}.weight", weight)
-            A, B = map(model.build.shard.join, linear.adapter(part), splits_of_adapter(split))
+            A, B = map(model.build.shard.join, linear.adapter(projection), splits_of_adapter(split))
             sB = linear.lora.scale * B.detach().float().cpu()
             stack.append((A.detach().float().cpu(), sB))
         if stack:

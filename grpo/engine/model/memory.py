@@ -174,10 +174,10 @@ def kept_bytes_per_token(model: Decoder, fused: bool = False) -> tuple[float, fl
     width, mlp_width = config.hidden_size, config.intermediate_size
     heads_width = (config.num_heads + config.num_kv_heads) * config.head_dim
 
-    def linear(input_width: int, *parts: str) -> int:
+    def linear(input_width: int, *projections: str) -> int:
         if lora is None:
             return item * input_width
-        num_adapted = sum(part in lora.targets for part in parts)
+        num_adapted = sum(name in lora.targets for name in projections)
         if num_adapted == 0:
             return 0
         return item * (input_width + num_adapted * lora.rank)

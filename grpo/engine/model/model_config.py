@@ -74,7 +74,7 @@ class ModelConfig:
 
     @property
     def quantised(self) -> str:
-        """Return the bits of the projections in the file: "nf4", "int8" (quantization_config of bitsandbytes), or ""."""
+        """Return the bits of the file's projections: "nf4", "int8" (quantization_config of bitsandbytes), or ""."""
         settings = self.raw.get("quantization_config") or {}
         return "nf4" if settings.get("load_in_4bit") else "int8" if settings.get("load_in_8bit") else ""
 

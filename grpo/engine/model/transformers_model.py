@@ -27,7 +27,7 @@ from grpo.engine.attention.packed import MicroBatchAttention
 from grpo.engine.attention.special import Special
 from grpo.engine.device.ops import Packed
 from grpo.engine.model.weight import ALL_PROJECTIONS, Build, for_layer, layer_number
-from grpo.engine.model.decoder import Attend, Decoder, Pass, check_lora, recomputed
+from grpo.engine.model.decoder import Attend, Decoder, ForwardContext, check_lora, recomputed
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.weight import Weight, master_dtype
@@ -93,7 +93,7 @@ class TransformersModel(Decoder):
     transformers itself, for the check at load.
     """
 
-    this_pass: Pass
+    this_pass: ForwardContext
     expected: Tensor
 
     @torch.no_grad()
@@ -156,7 +156,7 @@ class TransformersModel(Decoder):
     def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attend, mode: Mode = POLICY) -> Tensor:
         still = torch.ones(len(ids_T), 1, self.shape.head_dim, dtype=self.build.dtype, device=ids_T.device)
         unrotated = still, torch.zeros_like(still)  # keys and queries come rotated
-        self.this_pass = Pass(attend, unrotated, mode, recomputes_mlp=False)
+        self.this_pass = ForwardContext(attend, unrotated, mode, recomputes_mlp=False)
         done = self.net.get_decoder()(
             input_ids=ids_T[None],
             position_ids=positions_T[None],

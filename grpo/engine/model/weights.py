@@ -184,8 +184,8 @@ def save_checkpoint(
     splits = {name: split_of(model, name, tensor) for name, tensor in named.items()}
 
     def read(name: str) -> torch.Tensor:
-        linear, part = found.get(name.removesuffix(".weight"), (None, ""))
-        merged = finite(name, _merged(named[name], linear, part), dtype)
+        linear, projection = found.get(name.removesuffix(".weight"), (None, ""))
+        merged = finite(name, _merged(named[name], linear, projection), dtype)
         return shard.join(merged, splits[name]).contiguous().cpu()
 
     if model.config.by_transformers:
@@ -231,12 +231,12 @@ def write_tensors(
 
 
 @torch.no_grad()
-def _merged(tensor: torch.Tensor | QuantisedRows, linear: Linear | None, part: str) -> torch.Tensor:
+def _merged(tensor: torch.Tensor | QuantisedRows, linear: Linear | None, projection: str) -> torch.Tensor:
     """Return a checkpoint tensor with its adapter merged, if it has one: W + s B A."""
     assert isinstance(tensor, torch.Tensor)  # few bits are never saved: see Policy.save_merged
-    if linear is None or part not in linear.rank_slices:
+    if linear is None or projection not in linear.rank_slices:
         return tensor.detach()
-    A, B = linear.adapter(part)
+    A, B = linear.adapter(projection)
     return tensor.to(A.dtype) + linear.lora.scale * (B @ A)
 
 

@@ -58,7 +58,7 @@ class Tools(Protocol):
     def ends(self) -> Sequence[int]:
         """Return the tokens with which a call may end."""
 
-    def begin(self) -> Calls:
+    def new_calls(self) -> Calls:
         """Return the calls of the completions that are generated now."""
 
     def reset(self, prompts: list[Prompt], num_generations: int, seeds: Sequence[int]) -> list[Prompt]:
@@ -231,7 +231,7 @@ class Generation:
         self.paused: dict[int, Unfinished] = {}  # by their numbers
         self.calls: Calls | None = None
         if sampler.tools:
-            self.calls = sampler.tools.begin()
+            self.calls = sampler.tools.new_calls()
             self.ends_V = torch.zeros(self.model.config.vocab_size, dtype=torch.bool, device=self.device)
             self.ends_V[list(sampler.tools.ends)] = True
 
