@@ -24,11 +24,11 @@ from torch import Tensor
 from grpo.algorithm.schema import POLICY, Mode, PackedTokens
 from grpo.algorithm.variants import entropy_slope
 from grpo.engine.attention.choice import packed_attention
-from grpo.engine.device.ops import exact_logits, log_softmax_rows
+from grpo.engine.device.ops import RowSettings, exact_logits, log_softmax_rows
 from grpo.engine.device.products import linear, weight_gradient
 from grpo.engine.model.decoder import Decoder
 
-LogSoftmaxRows = Callable[..., tuple[Tensor, Tensor, Tensor | None]]  # `ops.log_softmax_rows`
+LogSoftmaxRows = Callable[[Tensor, *RowSettings], tuple[Tensor, Tensor, Tensor | None]]  # `ops.log_softmax_rows`
 
 
 def batch_logprobs(

@@ -403,7 +403,7 @@ class Reader:
             expanded = expand_variables(written)
             value = None if expanded is None else coerce(expanded, hint)
             if value is not None:
-                check_bounds(value, self.keys[name].metadata)
+                check_bounds(value, self.keys[name].metadata["bounds"])
                 if name.endswith("_api_key_env"):
                     check_variable(value)
             if name == "cold_start" and value not in (None, FORM):

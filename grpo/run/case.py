@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -27,6 +27,9 @@ from grpo.run.saved import start_of
 from rewards.registry import Reward, expand
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from grpo.trainer import Trainer
     from rewards.services import Checkup
 
 Value = TypeVar("Value")
@@ -54,12 +57,12 @@ class Case:
     unread: set[str] = field(default_factory=set)  # data sets with a fault
     folder: Path | None = None  # of the model
     decoder: Decoder | None = None  # without weights
-    tokenizer: Any = None
+    tokenizer: "PreTrainedTokenizerBase | None" = None
     prompts: list[Prompt] | None = None
     num_examples: int | None = None  # of stage 1
     longest: int | None = None  # tokens of the longest prompt with its completion
     needed_bytes: int | None = None  # of memory
-    trainer: Any = None  # of the doctor: one of this run, which writes nothing
+    trainer: "Trainer | None" = None  # of the doctor: one of this run, which writes nothing
     functions: list[Reward] = field(default_factory=list)  # the user's own rewards
     checkups: "dict[str, Checkup]" = field(default_factory=dict)  # of the services
 

@@ -187,7 +187,7 @@ def resume(case: Case) -> str:
 
 def stage1(case: Case) -> str:
     """Check the stage 1 that the config names, and find the model that it makes or has made."""
-    from grpo.run.stage1 import is_done, load_stage1, start_from
+    from grpo.run.stage1 import is_done, load_stage1, start_from  # most runs have no stage 1
 
     config = case.stage2
     assert config is not None
@@ -256,7 +256,7 @@ def need_written(case: Case) -> None:
 def conversations(case: Case) -> str:
     """Read stage 1's data, without encoding it."""
     from grpo.data.conversations import read_conversations  # of stage 1 alone
-    from grpo.data.registry import find_sources
+    from grpo.data.registry import find_sources  # likewise
 
     config = case.start
     assert isinstance(config, SftConfig)
@@ -381,6 +381,6 @@ def services_used(case: Case) -> list[str]:
 
 def service(case: Case, name: str) -> str:
     """Check key, URL and model of a service, or that its file opens; nothing is asked."""
-    from rewards.services import check_settings
+    from rewards.services import check_settings  # with SQLite, as above
 
     return check_settings(name, case.options)

@@ -36,7 +36,7 @@ class TensorBoard:
     """Writes event files to tb/. A resumed run replaces the steps that it repeats."""
 
     def __init__(self, run_dir: Path, config_text: str, first_step: int):
-        from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard import SummaryWriter  # for runs that report to it
 
         self.excepthook = threading.excepthook
         threading.excepthook = _ignore_full_disks

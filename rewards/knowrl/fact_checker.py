@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from grpo.algorithm.schema import Score
+from grpo.algorithm.schema import CheckedFact, Score
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError
 from grpo.base.text import encodable
 from knowledge.facts.claims import Claim, Keep, admissible, every_fact
@@ -45,7 +45,6 @@ KNOWN_TEXT = (  # text, question, subject
     "Paris",
 )
 T = TypeVar("T")
-CheckedFact = dict[str, Any]  # as a score holds it: see grpo.algorithm.schema.Score
 Formula = Callable[[int, int, int], float]  # of the facts that count: how many are supported, refuted, and all
 
 

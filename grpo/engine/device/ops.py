@@ -1,8 +1,8 @@
 """The operations that have a fused kernel: each computes by kernels/ or by torch.
 
 Each function runs a kernel of Triton where `uses_kernels` says so, one of those in C where `on_cpu` returns them, and
-torch's operations otherwise (kernel_choice.py). Decode attention in C is called where decode attention is chosen
-(attention/decode.py).
+torch's operations otherwise (kernel_choice.py). A kernel is imported where it runs, since Triton may not be there.
+Decode attention in C is called where decode attention is chosen (attention/decode.py).
 """
 
 from typing import TypeAlias
@@ -22,6 +22,7 @@ FEW_ROWS = 256  # up to so many, a product with a weight in few bits waits for r
 CosSin = tuple[Tensor, Tensor]  # cos_T1E and sin_T1E of the tokens' positions
 SpareColumns = tuple[int, int]  # copies of a product's input, and columns to leave free to the right of each
 Packed: TypeAlias = Tensor | Panels  # a weight as `prepack` returns it
+RowSettings = tuple[Tensor, float, torch.dtype | None, Tensor | None]  # of `log_softmax_rows`: all but the logits
 SMALL_READS = 32 << 20  # bytes of A, once per row of x, up to which our kernel for x Aᵀ is used (bench/LOG.md)
 
 

@@ -9,7 +9,7 @@ micro-batch, or one new token per cache slot). The head is not applied here: hid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from grpo.algorithm.schema import POLICY, Mode
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.engine.device import ops
-from grpo.engine.device.ops import CosSin, Packed, SpareColumns
+from grpo.engine.device.ops import CosSin, Packed, RowSettings, SpareColumns
 from grpo.engine.device.quantised import QuantisedRows
 from grpo.engine.model.weight import ALL_PROJECTIONS, Build, for_layer
 from grpo.engine.model.lora import Linear
@@ -234,7 +234,7 @@ class Decoder(nn.Module):
         """Return the logits of hidden states. head_VD: may be packed."""
         return ops.exact_logits(hidden_XD, head_VD)
 
-    def log_softmax_rows(self, logits_XV: Tensor, *settings: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+    def log_softmax_rows(self, logits_XV: Tensor, *settings: *RowSettings) -> tuple[Tensor, Tensor, Tensor | None]:
         """Call `ops.log_softmax_rows`."""
         return ops.log_softmax_rows(logits_XV, *settings)
 

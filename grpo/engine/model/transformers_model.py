@@ -25,7 +25,7 @@ from grpo.engine.attention.choice import packed_attention
 from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.attention.packed import MicroBatchAttention
 from grpo.engine.attention.special import Special
-from grpo.engine.device.ops import Packed
+from grpo.engine.device.ops import Packed, RowSettings
 from grpo.engine.model.weight import ALL_PROJECTIONS, Build, for_layer, layer_number
 from grpo.engine.model.decoder import Attend, Decoder, ForwardContext, check_lora, recomputed
 from grpo.engine.model.lora import Linear
@@ -185,7 +185,7 @@ class TransformersModel(Decoder):
     def logits(self, hidden_XD: Tensor, head_VD: Packed) -> Tensor:
         return self._finished(super().logits(hidden_XD, head_VD))
 
-    def log_softmax_rows(self, logits_XV: Tensor, *settings: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+    def log_softmax_rows(self, logits_XV: Tensor, *settings: *RowSettings) -> tuple[Tensor, Tensor, Tensor | None]:
         """Normalise what the family makes of the logits. The slope is with respect to these."""
         finished_XV = self._finished(logits_XV)
         bend_XV = 1 if self.cap is None else 1 - (finished_XV / self.cap) ** 2

@@ -124,7 +124,7 @@ def _load_transformers_model(
     adapter: Adapter | None,
 ) -> Decoder:
     """Load a checkpoint with transformers: `load_decoder` for a model that its modules compute."""
-    from grpo.engine.model import transformers_model as by
+    from grpo.engine.model import transformers_model as by  # for models of other families
 
     is_meta = torch.device(build.device).type == "meta"
     with explained(by.BROKEN, f"transformers cannot load {folder}", "use another checkpoint"):
@@ -189,7 +189,7 @@ def save_checkpoint(
         return shard.join(merged, splits[name]).contiguous().cpu()
 
     if model.config.by_transformers:
-        from grpo.engine.model.transformers_model import TransformersModel
+        from grpo.engine.model.transformers_model import TransformersModel  # likewise
 
         assert isinstance(model, TransformersModel) and folder is not None
         model.write({name: read(name) for name in named}, folder, dtype)
@@ -213,7 +213,7 @@ def write_tensors(
     file_bytes: int = FILE_BYTES,
 ) -> None:
     """Write the tensors of these names and bytes to one file, or to several with an index; one file is in memory."""
-    from huggingface_hub import split_state_dict_into_shards_factory
+    from huggingface_hub import split_state_dict_into_shards_factory  # where weights are written
 
     split = split_state_dict_into_shards_factory(
         sizes,
