@@ -21,10 +21,9 @@ from grpo.engine.model.adapter import (
     save_adapter,
     trained_adapter,
 )
-from grpo.engine.model.weight import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.memory import loading
-from grpo.engine.model.weight import master_dtype
+from grpo.engine.model.weight import ALL_PROJECTIONS, Build, LoraSpec, master_dtype
 from grpo.engine.model.weights import DTYPES, load_decoder, read_model_config, save_checkpoint
 from grpo.engine.parallel.shard import ALONE, Shard
 
@@ -111,7 +110,7 @@ def load_policy(
     for linear in model.lora_linears():
         linear.init_adapter(generator)
     check_vocabulary(tokenizer, model)
-    used = (folders.model, folders.adapter) if folders.adapter else (folders.model,)
+    used = tuple(filter(None, (folders.model, folders.adapter)))
     return Policy(model, tokenizer, end_ids, start, folders.base, used)
 
 

@@ -34,7 +34,7 @@ from grpo.run.run import Run
 from grpo.run.run_dir import holds_a_run
 from grpo.run.stage1 import ORIGIN_FILE, final_of, is_done, load_stage1, origin_of, start_from
 from grpo.tools.tags import TagProtocol
-from grpo.trainer import Trainer, TrainingData, load_trained, rows_per_replica
+from grpo.trainer import Trainer, TrainingData, load_trained
 from rewards.prompts import tag_of
 
 
@@ -45,7 +45,7 @@ def load_conversations(config: SftConfig, run: Run) -> TrainingData:
     examples, count = load_examples(config, load_encoder(config), max_length)
     run.report_data("training data", count)
     ids = [(example.prompt.ids, example.completions[0].ids) for example in examples]
-    rows_per_step = rows_per_replica(config) * run.ranks.replicas.world
+    rows_per_step = config.completions_per_replica * run.ranks.replicas.world
     return TrainingData(
         rows=examples,
         data_hash=digest([prompt, answer] for prompt, answer in ids),

@@ -36,7 +36,7 @@ from grpo.evaluation.held_out import Evaluation, Measurement
 from grpo.policy import Policy, load_reference
 from grpo.run.metrics import completion_metrics, credit_metrics, tool_metrics
 from grpo.run.run import Run
-from grpo.trainer import Trainer, TrainingData, load_trained, rows_per_replica
+from grpo.trainer import Trainer, TrainingData, load_trained
 from rewards.scorer import Scorer
 
 
@@ -45,7 +45,7 @@ def load_questions(data: QuestionData, policy: Policy, scorer: Scorer, run: Run)
     config = data.config
     loaded = load_prompts(data, policy, Questions.to_train(config), scorer.rewards)
     run.report_data("training data", loaded.count)
-    groups_per_replica = rows_per_replica(config) // config.num_generations
+    groups_per_replica = config.completions_per_replica // config.num_generations
     return TrainingData(
         rows=loaded.prompts,
         data_hash=loaded.data_hash,
@@ -91,12 +91,11 @@ class GrpoTrainer(Trainer[TrainConfig]):
     def _load_tools(self, data: QuestionData) -> Tools | None:
         """Return the tools that completions may call; None if the configuration names none."""
         config = self.config
-        objects = data.objects.tools
         if not (config.tools or config.environment):
             return None
         from grpo.tools.functions import build_tools  # most runs have no tools
 
-        tools = build_tools(config, self.policy.tokenizer, objects, self.ranks.shard)
+        tools = build_tools(config, self.policy.tokenizer, data.objects.tools, self.ranks.shard)
         if tools:
             self.run.say(f"tools are called {tools.protocol.shown}")
         return tools

@@ -65,11 +65,6 @@ class TrainingData:
     longest: int
 
 
-def rows_per_replica(config: AnyConfig) -> int:
-    """Return the completions of stage 2, or the examples of stage 1, that each replica trains on in a step."""
-    return config.per_device_train_batch_size * config.gradient_accumulation_steps
-
-
 class Trainer(Generic[Stage]):
     """A run's policy, steps and checkpoints. A subclass has `start_at`, and `summarise_step`, which returns metrics.
 
@@ -325,8 +320,7 @@ class Trainer(Generic[Stage]):
                 "skipped": self.num_skipped,
                 "micro_batch_tokens": self.memory.budget.tokens,
             }
-            made = {"program": program(), "machine": machine(self.run.device)}
-            about = {"world_size": self.replicas.world, **made}
+            about = {"world_size": self.replicas.world, "program": program(), "machine": machine(self.run.device)}
             needed_bytes = sum(tensor.nbytes for tensor in state.values())
             with checkpoint.new_checkpoint(self.run.path, self.step, about, needed_bytes) as folder:
                 checkpoint.write_state(folder, state, counters, random_states)

@@ -49,8 +49,8 @@ def _describe(declared: Field, meaning: str) -> str:
     default = as_yaml(None if "supplied" in facts else declared.default)
     default = "required" if "required" in facts else default.replace(".0e-0", "e-")  # YAML's form is 1.0e-08
     bounds = declared.metadata["bounds"]
-    limits = describe_limits(bounds)
-    allowed = f"one of: {', '.join(map(as_yaml, bounds.choices))}" if bounds.choices else limits
+    choices = bounds.get("choices")
+    allowed = f"one of: {', '.join(map(as_yaml, choices))}" if choices else describe_limits(bounds)
     about = f"{meaning} {allowed.capitalize()}." if allowed else meaning
     name = f"  {declared.name}: {default} ".ljust(COLUMN)
     return textwrap.fill(

@@ -5,7 +5,7 @@ which KnowRL uses too; other_words.py lists the names that other tools use. A ke
 """
 
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
 
 ALMANAC, ATLAS, SUMS = "almanac", "atlas", "sums"  # toy worlds of a real model
 OF_FACTS = (ALMANAC, ATLAS)  # it writes its own cold start
@@ -40,28 +40,18 @@ FACTS = {  # what else is known of keys
 }
 
 
-@dataclass(frozen=True)
-class Bounds:
+class Bounds(TypedDict, total=False):
     """What a key may be set to, or each entry of its list: one of `choices`; low <= it <= high, and it > above."""
 
-    choices: tuple = ()
-    low: float | None = None
-    high: float | None = None
-    above: float | None = None
+    choices: tuple
+    low: float
+    high: float
+    above: float
 
 
-def key(
-    default: object,
-    facts: str = "",
-    *,
-    choices: tuple = (),
-    low: float | None = None,
-    high: float | None = None,
-    above: float | None = None,
-) -> Any:
-    """Declare a key. facts: see FACTS. The others: see Bounds."""
-    metadata = {"facts": frozenset(facts.split()), "bounds": Bounds(choices, low, high, above)}
-    return field(default=default, metadata=metadata)
+def key(default: object, facts: str = "", **bounds: Unpack[Bounds]) -> Any:
+    """Declare a key. facts: see FACTS."""
+    return field(default=default, metadata={"facts": frozenset(facts.split()), "bounds": bounds})
 
 
 @dataclass(frozen=True)
@@ -150,6 +140,11 @@ class OptimKeys:
     """Seed of everything random."""
     full_determinism: bool = key(False, "warned")
     """Use deterministic operations of torch, and choose attention in a fixed order instead of by speed."""
+
+    @property
+    def completions_per_replica(self) -> int:
+        """Return how many completions of stage 2, or examples of stage 1, each replica trains on in a step."""
+        return self.per_device_train_batch_size * self.gradient_accumulation_steps
 
 
 @dataclass(frozen=True)

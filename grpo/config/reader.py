@@ -34,7 +34,6 @@ from grpo.config.other_words import (
 from grpo.config.values import (
     BOOLEANS,
     NULLS,
-    Value,
     Values,
     Written,
     as_written,
@@ -133,12 +132,6 @@ def _find_beside(name: str, entry: Entry) -> str:
     return str(found[0]) if found else name
 
 
-def _word(written: Written) -> str:
-    """Return a value as the tables of other_words.py have it: yes is true."""
-    word = str(written).lower()
-    return str(BOOLEANS.get(word, word)).lower()
-
-
 class Reader:
     """Reads sources into the keys of one stage. Later sources win; a file may set a key only once.
 
@@ -216,15 +209,18 @@ class Reader:
 
     def read(self, entry: Entry) -> None:
         """Read one entry into `values`, `unused` or `problems`."""
-        name = self._known_name(entry)
+        name = entry.name.rstrip(": ")  # KnowRL's grpo.yaml has `swanlab_experiment_name::`
+        known = [*self.keys, *ALIASES, *SWITCH_NAMES, *REFUSED, *IGNORED]
+        name = next((reading for reading in readings(name) if find_match(known, reading)), name)
         self.names.add(name)
-        ours, value = self._in_our_words(name, entry.value)
+        word = str(entry.value).lower()
+        word = str(BOOLEANS.get(word, word)).lower()  # yes is true
+        ours, value = self._in_our_words(name, word, entry.value)
         if option := OPTION.fullmatch(entry.name):
             self._set_option(entry, option[1] or option[2])
         elif ours in self.keys:
             self._set(entry, ours, value)
         elif refused := find_match(REFUSED, name):
-            word = _word(entry.value)
             if word and word not in HARMLESS.get(refused, NEUTRAL).split():
                 problem = f"{name}: {entry.value} is not available here: {REFUSED[refused]}"
                 self.problems.append(f"{entry.where}: {problem}")
@@ -233,15 +229,8 @@ class Reader:
         elif name not in SWITCH_NAMES and not (name in SECTIONS and entry.value is None):  # `bf16: false` says nothing
             self.problems.append(f"{entry.where}: unknown key {entry.name}{self._hint(name)}")
 
-    def _known_name(self, entry: Entry) -> str:
-        """Return an entry's name as some table has it, perhaps with fewer sections; as it is if none does."""
-        name = entry.name.rstrip(": ")  # KnowRL's grpo.yaml has `swanlab_experiment_name::`
-        known = [*self.keys, *ALIASES, *SWITCH_NAMES, *REFUSED, *IGNORED]
-        return next((reading for reading in readings(name) if find_match(known, reading)), name)
-
-    def _in_our_words(self, name: str, written: Written) -> tuple[str, Written]:
-        """Return the key that an entry of this name sets, "" if it sets none, and to what."""
-        word = _word(written)
+    def _in_our_words(self, name: str, word: str, written: Written) -> tuple[str, Written]:
+        """Return the key that an entry of this name sets, "" if it sets none, and to what. word: what was written."""
         ours, value = SWITCHES.get(f"{name}:{word}", (name, written))
         if ours not in self.keys:
             ours = ALIASES.get(name, "")
@@ -288,7 +277,7 @@ class Reader:
         else:
             self.values[name] = value
 
-    def _join(self, name: str, value: Value, entry: Entry, before: Entry) -> Value:
+    def _join(self, name: str, value: object, entry: Entry, before: Entry) -> object:
         """Return the value of a key that one file sets twice: under two names it may, if these agree."""
         earlier = self.values.get(name)
         if before.name != entry.name:

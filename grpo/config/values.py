@@ -21,7 +21,6 @@ from grpo.base.storage import PlainLoader
 from grpo.base.text import did_you_mean
 from grpo.config.options import ENVIRONMENT, Bounds
 
-Value = bool | int | float | str | dict | tuple | None  # of a key
 Values = dict[str, Any]  # key -> value
 Written: TypeAlias = "str | list[Written] | dict[str, object] | None"
 NULLS = ("~", "null", "Null", "NULL", "None")
@@ -151,7 +150,7 @@ def _convert(value: Any, kind: Any) -> Any:
 
 def check_bounds(value: object, bounds: Bounds) -> None:
     """Check a value, and each entry of a list, against the bounds of its key. ValueError if wrong."""
-    choices = bounds.choices
+    choices = bounds.get("choices", ())
     for item in value if isinstance(value, tuple) else (value,):
         if choices and item not in choices:
             close = did_you_mean(str(item), [choice for choice in choices if isinstance(choice, str)])
@@ -162,8 +161,7 @@ def check_bounds(value: object, bounds: Bounds) -> None:
 
 def _check_number(number: float, bounds: Bounds) -> None:
     for name, (_, is_within) in LIMITS.items():
-        limit = getattr(bounds, name)
-        if limit is not None and not is_within(number, limit):
+        if name in bounds and not is_within(number, bounds.get(name)):
             raise ValueError(f"{describe_limits(bounds)}; got {shown(number)}")
     smallest, largest = (TINY, HUGE) if isinstance(number, float) else (1, 2**63 - 1)
     if number and not smallest <= abs(number) <= largest:
@@ -172,8 +170,7 @@ def _check_number(number: float, bounds: Bounds) -> None:
 
 def describe_limits(bounds: Bounds) -> str:
     """Return the bounds of a number in words; "" if there are none."""
-    limits = [(words, getattr(bounds, name)) for name, (words, _) in LIMITS.items()]
-    texts = [f"{words} {limit}" for words, limit in limits if limit is not None]
+    texts = [f"{words} {bounds.get(name)}" for name, (words, _) in LIMITS.items() if name in bounds]
     return f"must be {' and '.join(texts)}" if texts else ""
 
 

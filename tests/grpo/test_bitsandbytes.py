@@ -9,8 +9,7 @@ from safetensors.torch import load_file, save_file
 from test_policy import configured
 
 from grpo.engine.device.quantised import FORMATS, NF4, QuantisedRows
-from grpo.engine.model.weight import Build
-from grpo.engine.model.weight import QuantisedWeight
+from grpo.engine.model.weight import Build, QuantisedWeight
 from grpo.policy import load_policy
 
 CPU = torch.device("cpu")

@@ -26,7 +26,8 @@ def over_slots(model, eos, num_slots, max_new_tokens, steps=3, kernel="sdpa", ca
     """A sampler that keeps its slots, as on a GPU. What was in them before does not matter."""
     sampler = Sampler(model, eos, num_slots)
     vars(sampler).update(uses_graphs=True, check_every=steps)
-    graphs = sampler.decode_steps(num_slots, 8 + max_new_tokens, max_new_tokens)
+    sampler.reserve(num_slots, 8 + max_new_tokens, max_new_tokens)
+    graphs = sampler.kept
     graphs.kernel, graphs.capture = kernel, capture
     slots = graphs.slots
     for tensor in (slots.last_id_B, slots.position_B, slots.count_B, slots.limit_B, slots.seed_B):

@@ -7,19 +7,13 @@ Beside such a weight stand the tensors that say what its codes mean:
     8 bits   W = code · SCB / 127, a scale per row
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from grpo.base.storage import Json
-
-if TYPE_CHECKING:
-    from grpo.engine.model.weights import Stored
+from grpo.engine.model.weight import Stored
 
 KINDS = ("nf4", "fp4")
 OF_4_BITS = (
@@ -52,7 +46,10 @@ class _Unpacked:
     def __init__(self, name: str, stored: Stored, states: dict[str, Tensor]):
         self.name, self.stored, self.states = name, stored, states
         kinds = [kind for kind in KINDS if self._key(kind) in states]
-        self.settings: Json | None = json.loads(bytes(states[self._key(kinds[0])].tolist())) if kinds else None
+        self.settings = None
+        if kinds:
+            codes_X = states[self._key(kinds[0])]
+            self.settings = json.loads(bytes(codes_X.tolist()))
 
     def _key(self, kind: str) -> str:
         return f"{self.name}.quant_state.bitsandbytes__{kind}"

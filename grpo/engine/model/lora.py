@@ -30,8 +30,7 @@ from grpo.engine.device import ops
 from grpo.engine.device.ops import Packed, SpareColumns, prepack
 from grpo.engine.device.products import Product, add_product, linear, weight_gradient
 from grpo.engine.device.quantised import QuantisedRows
-from grpo.engine.model.weight import Build, LoraSpec
-from grpo.engine.model.weight import QuantisedWeight, Weight, dense, frozen_linear, master_dtype
+from grpo.engine.model.weight import Build, LoraSpec, QuantisedWeight, Weight, dense, frozen_linear, master_dtype
 from grpo.engine.parallel.shard import ALONE
 
 # A product for several projections may hold this many zeros off the diagonal of s B; with more, each has its own.
@@ -149,6 +148,7 @@ class Linear(nn.Module):
             self.sB_columns = dict.fromkeys(adapted, slice(0, rank))
             num_columns = rank
 
+        self.num_augmented = sum(_width(ranks) > 0 for _, ranks in self.products)  # with columns of x Aᵀ in their input
         self.trains_weight = build.train_weights and not adapted
         self.weight: Weight | QuantisedWeight
         if build.quantised:
@@ -295,22 +295,17 @@ class Linear(nn.Module):
             weight_OX = self.weight.rows(rows, _width(ranks))
             # Packed copies of weights in few bits would take the memory that these save.
             weights.append(weight_OX if isinstance(weight_OX, QuantisedRows) else prepack(weight_OX))
-        num_augmented = self._num_augmented()
-        all_augmented = num_augmented == len(self.products)
-        room = (num_augmented, len(A_RI) // num_augmented) if all_augmented else None
+        all_augmented = self.num_augmented == len(self.products)
+        room = (self.num_augmented, len(A_RI) // self.num_augmented) if all_augmented else None
         return PackedWeights(weights, prepack(A_RI), room)
 
     def _sampled(self, x_TI: Tensor, packed: PackedWeights) -> list[Tensor]:
         """Return the output of each product, or that of one product for all. x_TI: with `room`, if a kernel left it."""
         if packed.A_RI is None:
             return [frozen_linear(x_TI, packed.weights[0], self.added_bias())]
-        augmented = iter(ops.append_product(x_TI, packed.A_RI, self._num_augmented()))
+        augmented = iter(ops.append_product(x_TI, packed.A_RI, self.num_augmented))
         inputs = [next(augmented) if _width(ranks) else x_TI for _, ranks in self.products]
         return list(map(frozen_linear, inputs, packed.weights, self.biases()))  # Eq. 15
-
-    def _num_augmented(self) -> int:
-        """Return how many products have columns of x Aᵀ in their input."""
-        return sum(_width(ranks) > 0 for _, ranks in self.products)
 
     def merged(self) -> Tensor:
         """Return W + s B A, [O, I], in the model's dtype."""

@@ -46,9 +46,7 @@ class Keys(Protocol):
     @property
     def num_generations(self) -> int: ...
     @property
-    def per_device_train_batch_size(self) -> int: ...
-    @property
-    def gradient_accumulation_steps(self) -> int: ...
+    def completions_per_replica(self) -> int: ...
     @property
     def max_num_seqs(self) -> int: ...
     @property
@@ -156,8 +154,7 @@ def make_plan(loaded: Loaded, config: Keys, longest: int, available_bytes: int, 
     left = available_bytes - loaded.account().total
     num_sequences = 0
     if config.num_generations:
-        wanted = config.per_device_train_batch_size * config.gradient_accumulation_steps
-        num_sequences = config.max_num_seqs or choose_num_sequences(model, wanted, longest, left)
+        num_sequences = config.max_num_seqs or choose_num_sequences(model, config.completions_per_replica, longest, left)
     left -= num_sequences * longest * kv_bytes_per_token(model)
     budget = choose_budget(model, config, longest, left, kind)
     return Plan(num_sequences, budget, loaded.account(num_sequences, longest, budget), available_bytes)

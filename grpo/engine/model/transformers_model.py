@@ -26,11 +26,10 @@ from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.attention.packed import MicroBatchAttention
 from grpo.engine.attention.special import Special
 from grpo.engine.device.ops import Packed, RowSettings
-from grpo.engine.model.weight import ALL_PROJECTIONS, Build, for_layer, layer_number
 from grpo.engine.model.decoder import Attend, Decoder, ForwardContext, check_lora, recomputed
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.weight import Weight, master_dtype
+from grpo.engine.model.weight import ALL_PROJECTIONS, Build, Weight, for_layer, layer_number, master_dtype
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -9,6 +9,7 @@ where sums are float32. One scratch tensor, as large as the largest of these mat
 """
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -19,7 +20,7 @@ from grpo.engine.device import ops
 from grpo.engine.device.ops import Packed, prepack
 from grpo.engine.device.peers import Peers
 from grpo.engine.device.quantised import Format, QuantisedRows
-from grpo.engine.parallel.shard import ALONE, Shard
+from grpo.engine.parallel.shard import ALONE, Shard, Sliceable
 
 ALL = slice(None)
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -176,6 +177,12 @@ class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         return grad.to(ctx.dtype), None
+
+
+class Stored(Sliceable, Protocol):
+    """A tensor in a file: safetensors' slice."""
+
+    def get_shape(self) -> list[int]: ...
 
 
 def finite(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -14,12 +13,11 @@ from grpo.base.storage import read_json, save_tensors, write_json
 from grpo.engine.device.quantised import QuantisedRows
 from grpo.engine.device.waits import watch
 from grpo.engine.model.adapter import Adapter
-from grpo.engine.model.weight import Build
 from grpo.engine.model.decoder import EMBEDDING, Decoder, OwnDecoder
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.weight import DAMAGED, NAMES_SHOWN, finite, master_dtype
-from grpo.engine.parallel.shard import Sliceable, Split
+from grpo.engine.model.weight import DAMAGED, NAMES_SHOWN, Build, Stored, finite, master_dtype
+from grpo.engine.parallel.shard import Split
 from grpo.engine.parallel.splits import split_of, splits_of_adapter
 
 FILE_BYTES = 5_000_000_000
@@ -28,12 +26,6 @@ CONVERT = (  # transformers reads a pickle's weights, and nothing else that it m
     'python -c "from transformers import AutoModelForCausalLM as M; '
     "M.from_pretrained('{folder}', dtype='auto').save_pretrained('{folder}')\""
 )
-
-
-class Stored(Sliceable, Protocol):
-    """A tensor in a file: safetensors' slice."""
-
-    def get_shape(self) -> list[int]: ...
 
 
 def read_model_config(folder: Path, backend: str = "auto") -> ModelConfig:

@@ -231,14 +231,10 @@ class CudaCapture:
         try:
             with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
                 step()
-        except Exception as error:
-            raise _failed(error) from error
+        except Exception as error:  # the allocator is damaged now, so nothing in this process may try on
+            what, why = "a CUDA graph could not be recorded", reason(error)
+            if is_out_of_memory(error):
+                fix = "lower max_num_seqs, max_completion_length or max_prompt_length"
+                raise UserError(what, why, fix, MEMORY) from error
+            raise UserError(what, why, "set kernels=none", INTERNAL) from error
         return graph
-
-
-def _failed(error: Exception) -> UserError:
-    """Explain a failed capture. After one, the allocator is damaged, so nothing in this process may try on."""
-    what, why = "a CUDA graph could not be recorded", reason(error)
-    if is_out_of_memory(error):
-        return UserError(what, why, "lower max_num_seqs, max_completion_length or max_prompt_length", MEMORY)
-    return UserError(what, why, "set kernels=none", INTERNAL)

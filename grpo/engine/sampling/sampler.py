@@ -25,12 +25,10 @@ import torch
 from grpo.algorithm.schema import Completion, FinishReason, Layout, Prompt
 from grpo.base.errors import NON_FINITE, UserError
 from grpo.engine.attention.choice import decode_kernel, packed_attention
-from grpo.engine.sampling.decode_step import CudaCapture
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.ops import CosSin, Packed, rotate
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.sampling.decode_step import KVCache
-from grpo.engine.sampling.decode_step import DecodeSteps, Slots
+from grpo.engine.sampling.decode_step import CudaCapture, DecodeSteps, KVCache, Slots
 
 OnFinish = Callable[[int, Completion], None]
 
@@ -120,20 +118,14 @@ class Sampler:
 
         Without graphs there is nothing to keep, and slots that are large enough stay.
         """
-        if not self.uses_graphs or (self.kept and self.kept.slots.holds(num_slots, num_positions, max_new_tokens)):
+        if not self.uses_graphs:
+            return
+        if self.kept and self.kept.slots.holds(num_slots, num_positions, max_new_tokens):
             return
         self.release()  # before the next one is made
         slots = Slots.make(KVCache.of(self.model, num_slots, num_positions), max_new_tokens)
         capture = CudaCapture() if self.on_cuda else None
         self.kept = DecodeSteps(self.model, slots, self.eos_ids, decode_kernel(self.model), capture)
-
-    def decode_steps(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeSteps:
-        """Return what makes decode steps, with slots for this many sequences of these lengths."""
-        self.reserve(num_slots, num_positions, max_new_tokens)
-        if self.kept:
-            return self.kept
-        slots = Slots.make(KVCache.of(self.model, num_slots, 0), max_new_tokens)
-        return DecodeSteps(self.model, slots, self.eos_ids)
 
     def release(self) -> None:
         """Free slots and graphs. Graphs that hold collectives must go before their group of processes does."""
@@ -223,7 +215,12 @@ class Generation:
         longest_prompt = max((len(sequence.prompt) for sequence in sequences), default=0)
         num_slots = min(sampler.max_slots, len(sequences))
         num_positions = longest_prompt + params.max_new_tokens
-        self.steps = sampler.decode_steps(num_slots, num_positions, params.max_new_tokens)
+        sampler.reserve(num_slots, num_positions, params.max_new_tokens)
+        if sampler.kept:
+            self.steps = sampler.kept
+        else:
+            slots = Slots.make(KVCache.of(self.model, num_slots, 0), params.max_new_tokens)
+            self.steps = DecodeSteps(self.model, slots, sampler.eos_ids)
         self.slots = self.steps.slots
         self.waiting = deque(sequences)
         self.live: list[Unfinished] = []
