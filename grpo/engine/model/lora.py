@@ -295,8 +295,9 @@ class Linear(nn.Module):
             weight_OX = self.weight.rows(rows, _width(ranks))
             # Packed copies of weights in few bits would take the memory that these save.
             weights.append(weight_OX if isinstance(weight_OX, QuantisedRows) else prepack(weight_OX))
-        all_augmented = self.num_augmented == len(self.products)
-        room = (self.num_augmented, len(A_RI) // self.num_augmented) if all_augmented else None
+        room: SpareColumns | None = None
+        if self.num_augmented == len(self.products):
+            room = self.num_augmented, len(A_RI) // self.num_augmented
         return PackedWeights(weights, prepack(A_RI), room)
 
     def _sampled(self, x_TI: Tensor, packed: PackedWeights) -> list[Tensor]:

@@ -141,8 +141,10 @@ class DecodeSteps:
         kernel: str | None = None,
         capture: CudaCapture | None = None,
     ):
-        self.model, self.slots = model, slots
-        self.kernel, self.capture = kernel, capture
+        self.model = model
+        self.slots = slots
+        self.kernel = kernel
+        self.capture = capture
         self.eos = torch.tensor(eos_ids, dtype=torch.int64, device=slots.ended_B.device)
         self.graphs: dict[tuple, torch.cuda.CUDAGraph] = {}  # (number of rows, sampling parameters) -> graph
 
@@ -214,7 +216,8 @@ class CudaCapture:
     """
 
     def __init__(self):
-        self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+        self.pool = torch.cuda.graph_pool_handle()
+        self.stream = torch.cuda.Stream()
 
     def __call__(self, step: Callable[[], object]) -> torch.cuda.CUDAGraph:
         """Run `step` WARM_UPS times, then record it (which does not run it), and return the graph.
@@ -232,7 +235,8 @@ class CudaCapture:
             with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
                 step()
         except Exception as error:  # the allocator is damaged now, so nothing in this process may try on
-            what, why = "a CUDA graph could not be recorded", reason(error)
+            what = "a CUDA graph could not be recorded"
+            why = reason(error)
             if is_out_of_memory(error):
                 fix = "lower max_num_seqs, max_completion_length or max_prompt_length"
                 raise UserError(what, why, fix, MEMORY) from error
