@@ -8,10 +8,10 @@ from typing import Any, Generic
 
 import torch
 
+from grpo.algorithm.interfaces import Settings
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.schema import Group, Order, completions_of
-from grpo.algorithm.interfaces import Settings
 from grpo.algorithm.step import Learned, Learner
 from grpo.base.errors import INTERNAL, MEMORY, SERVICE, STORAGE, Interrupted, UserError, explained, is_out_of_memory
 from grpo.base.folders import write_folder

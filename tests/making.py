@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from grpo.algorithm.schema import POLICY, Completion, Group, Layout, Mode, PackedBatch, Subgroup, Prompt
+from grpo.algorithm.schema import POLICY, Completion, Group, Layout, Mode, PackedBatch, Prompt, Subgroup
 from grpo.base.errors import UserError
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig

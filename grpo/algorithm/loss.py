@@ -10,8 +10,8 @@ import math
 import torch
 
 from grpo.algorithm import variants
-from grpo.algorithm.schema import PackedBatch
 from grpo.algorithm.interfaces import Settings
+from grpo.algorithm.schema import PackedBatch
 
 MAX_LOG_RATIO = 20.0  # nats; a larger one means no more than this, and its exp may overflow
 

@@ -198,7 +198,8 @@ def cost(case: Case) -> str:
     if not asked(case):
         return "no service is asked over a network"
     need(case.prompts, "the prompts")
-    number = steps_of(case) * case.config.completions_per_replica + evaluations_of(case) * len(case.rows.get("eval", ()))
+    number = steps_of(case) * case.config.completions_per_replica
+    number += evaluations_of(case) * len(case.rows.get("eval", ()))
     found = []
     for name, checkup in asked(case).items():
         prompts, replies = (rounded(tokens * number) for tokens in checkup.tokens)

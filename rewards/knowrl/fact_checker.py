@@ -243,8 +243,8 @@ def _checked(claim: Claim, passages: Sequence[Passage], verdict: Verdict, text_s
     return {
         "fact": claim.fact,
         "verdict": verdict.label,
-        "passage": passage and passage.id,
-        "text": passage and shortened(passage.text, MAX_PASSAGE_CHARS),
+        "passage": passage.id if passage else None,
+        "text": shortened(passage.text, MAX_PASSAGE_CHARS) if passage else None,
         "sentences": [[text_start + start, text_start + end] for start, end in claim.sentences],
     }
 

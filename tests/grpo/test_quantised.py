@@ -27,8 +27,7 @@ from grpo.doctor.__main__ import main as doctor
 from grpo.engine.device.products import onednn_dtypes
 from grpo.engine.device.quantised import FORMATS, QuantisedRows
 from grpo.engine.model.adapter import save_adapter, trained_adapter
-from grpo.engine.model.weight import Build
-from grpo.engine.model.weight import QuantisedWeight, dense
+from grpo.engine.model.weight import Build, QuantisedWeight, dense
 from grpo.evaluate import main as evaluate
 from grpo.export import export
 from grpo.export import main as export_command

@@ -15,7 +15,7 @@ from making import hidden_states, write_rows
 
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.packing import pack_tokens
-from grpo.algorithm.schema import Group, Subgroup, Prompt
+from grpo.algorithm.schema import Group, Prompt, Subgroup
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.worlds.world import is_made, make_world

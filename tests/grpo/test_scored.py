@@ -6,12 +6,12 @@ import torch
 from making import ALONE, fill, load, make_group, write_checkpoint
 from test_train import completions, run
 
+from grpo.algorithm.interfaces import Settings
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.loss_weights import set_loss_weights, set_trained
 from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.packing import split_into_micro_batches
 from grpo.algorithm.schema import Sentence, completions_of
-from grpo.algorithm.interfaces import Settings
 from grpo.algorithm.step import Grpo, Learned
 from grpo.config.options import TrainConfig
 from grpo.engine.device.peers import Peers

@@ -10,10 +10,10 @@ from safetensors.torch import load_file
 from test_train import completions, configured, run
 
 from grpo.algorithm import step
+from grpo.algorithm.interfaces import Settings
 from grpo.algorithm.loss import policy_loss
 from grpo.algorithm.packing import pack_tokens
 from grpo.algorithm.schema import POLICY, REFERENCE
-from grpo.algorithm.interfaces import Settings
 from grpo.run.metrics import Clock
 from grpo.run.run import Run
 from grpo.train import GrpoTrainer

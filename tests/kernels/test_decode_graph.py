@@ -10,9 +10,8 @@ from making import groups_of, load, randomise_adapter, whole, write_checkpoint
 
 from grpo.algorithm.packing import pack_tokens
 from grpo.engine.attention.choice import no_waiting
-from grpo.engine.sampling.decode_step import WARM_UPS
 from grpo.engine.device.draw import SamplingParams
-from grpo.engine.sampling.decode_step import bucket
+from grpo.engine.sampling.decode_step import WARM_UPS, bucket
 from grpo.engine.sampling.sampler import Sampler
 
 

@@ -10,9 +10,8 @@ import torch
 
 from grpo.algorithm.logprobs import _Sources
 from grpo.engine.device.quantised import FORMATS
-from grpo.engine.model.weight import Build, LoraSpec
 from grpo.engine.model.lora import Linear
-from grpo.engine.model.weight import dense
+from grpo.engine.model.weight import Build, LoraSpec, dense
 
 WIDTH, RANK = 512, 64
 

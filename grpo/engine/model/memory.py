@@ -154,7 +154,9 @@ def make_plan(loaded: Loaded, config: Keys, longest: int, available_bytes: int, 
     left = available_bytes - loaded.account().total
     num_sequences = 0
     if config.num_generations:
-        num_sequences = config.max_num_seqs or choose_num_sequences(model, config.completions_per_replica, longest, left)
+        num_sequences = config.max_num_seqs or choose_num_sequences(
+            model, config.completions_per_replica, longest, left
+        )
     left -= num_sequences * longest * kv_bytes_per_token(model)
     budget = choose_budget(model, config, longest, left, kind)
     return Plan(num_sequences, budget, loaded.account(num_sequences, longest, budget), available_bytes)
