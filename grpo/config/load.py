@@ -94,10 +94,9 @@ def examine_config(
             keep_secret(value)
     config = kind(**values)
     config = replace(config, **_batch_of(config))
+    problems, doubtful = reader.problems, reader.doubtful
     if reader.is_torn:  # what could not be read may hold the missing keys
-        return config, notices, reader.problems
-    problems = reader.problems
-    doubtful = reader.doubtful
+        return config, notices, problems
     for name in _missing_keys(values, kind) if is_run else ():
         if name not in doubtful:
             problems.append(NO_REWARD if name == "reward_funcs" else f"{name} is not set")

@@ -45,7 +45,6 @@ from grpo.config.values import (
 )
 
 COMMAND_LINE, CALL = "command line", "train()"  # sources that are no files
-STAGES = {SftConfig: "stage 1 (python -m grpo.sft)", TrainConfig: "stage 2 (python -m grpo.train)"}
 NO_FILE = (
     "give the path of a YAML file, such as configs/tiny_math.yaml; "
     "a model and data are keys: model_name_or_path=MODEL dataset_id_or_path=FILE"
@@ -299,7 +298,8 @@ class Reader:
 
     def _hint(self, name: str) -> str:
         """Return the end of a message about an unknown key: where it belongs, or what it resembles."""
-        for kind, stage in STAGES.items():
+        stages = {SftConfig: "stage 1 (python -m grpo.sft)", TrainConfig: "stage 2 (python -m grpo.train)"}
+        for kind, stage in stages.items():
             if {name, ALIASES.get(name)} & {field.name for field in fields(kind)}:
                 return f": it belongs to {stage}"
         own_aliases = [alias for alias, key in ALIASES.items() if key in self.keys]

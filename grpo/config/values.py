@@ -39,9 +39,8 @@ KINDS = {  # the types of keys, as messages name them
     tuple[int, ...]: "a list of whole numbers",
     tuple[float, ...]: "a list of numbers",
 }
-LIMITS: dict[
-    str, tuple[str, Callable[..., bool]]
-] = {  # the bounds of a number -> their words, and what holds of a number within them
+# The bounds of a number -> their words, and what holds of a number within them.
+LIMITS: dict[str, tuple[str, Callable]] = {
     "low": ("at least", operator.ge),
     "above": ("above", operator.gt),
     "high": ("at most", operator.le),
