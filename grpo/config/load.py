@@ -87,8 +87,7 @@ def examine_config(
         reader.read_file(Path(source), ())
     reader.read_overrides(overrides)
     values = reader.values
-    notices = list(reader.notices())
-    notices += supply(values, reader.names, kind)
+    notices = [*reader.notices(), *supply(values, reader.names, kind)]
     for name, value in values.items():
         if name.endswith("_api_key_env"):
             keep_secret(value)
