@@ -50,7 +50,6 @@ NO_FILE = (
     "a model and data are keys: model_name_or_path=MODEL dataset_id_or_path=FILE"
 )
 UNSAID = (None, "auto")  # values that leave the choice to another name of the same key
-DATA_SUFFIXES = (".jsonl", ".csv", ".parquet", ".gz")
 SHARE = re.compile(r"0?\.\d*[1-9]\d*")
 _NEXT_OPTION = re.compile(r"--|[\w.-]+=")  # an argument that begins so is not the value of the flag before it
 
@@ -169,7 +168,7 @@ class Reader:
 
     def read_file(self, path: Path, chain: tuple[Path, ...]) -> None:
         """Read a file after its base, whose keys it may set again. chain: the files that are based on it."""
-        if path.suffix in DATA_SUFFIXES:
+        if path.suffix in (".jsonl", ".csv", ".parquet", ".gz"):
             raise UserError(f"{path} is not a config", "its name is that of a file of data", NO_FILE, CONFIG)
         with explained((OSError, UnicodeDecodeError), f"cannot read the config {path}", NO_FILE, CONFIG):
             text = path.read_text(encoding="utf-8-sig")
