@@ -1,7 +1,5 @@
 """What a step is given: its settings; and peers, a model, memory, a sampler and a scorer, by what it calls of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar
@@ -51,7 +49,7 @@ class Settings:
     tools: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, config: object) -> Settings:
+    def of(cls, config: object) -> "Settings":
         """Take the settings from a configuration. Keys that it does not have (stage 1) keep their defaults."""
         keys = vars(config)
         return cls(**{entry.name: keys[entry.name] for entry in fields(cls) if entry.name in keys})

@@ -13,8 +13,6 @@ the graphs contain their collectives (NCCL). Then all shards replay the same gra
 runs before a capture connect them. That has never been tried.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -45,7 +43,7 @@ class KVCache:
     kv_L2BKSE: torch.Tensor
 
     @classmethod
-    def of(cls, model: Decoder, num_slots: int, num_positions: int) -> KVCache:
+    def of(cls, model: Decoder, num_slots: int, num_positions: int) -> "KVCache":
         """Make a cache for the sequences of a model."""
         config, build = model.shape, model.build
         shape = config.num_layers, 2, num_slots, config.num_kv_heads, num_positions, config.head_dim
@@ -96,7 +94,7 @@ class Slots:
     cuts_BX: torch.Tensor  # float32, as Completion.cuts
 
     @classmethod
-    def make(cls, cache: KVCache, max_new_tokens: int) -> Slots:
+    def make(cls, cache: KVCache, max_new_tokens: int) -> "Slots":
         """Make the state of all slots of a cache, without sequences."""
         device, B = cache.kv_L2BKSE.device, cache.num_slots
 
@@ -139,7 +137,7 @@ class DecodeSteps:
         slots: Slots,
         eos_ids: Sequence[int],
         kernel: str | None = None,
-        capture: CudaCapture | None = None,
+        capture: "CudaCapture | None" = None,
     ):
         self.model = model
         self.slots = slots
