@@ -14,7 +14,7 @@ from test_train import configured
 
 from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.schema import Layout, Prompt
-from grpo.base.errors import INTERNAL, MEMORY, STORAGE, UserError, describe, is_out_of_memory, is_storage_error
+from grpo.base.errors import CONFIG, INTERNAL, MEMORY, STORAGE, UserError, describe, is_out_of_memory, is_storage_error
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.engine.attention import choice
 from grpo.engine.attention.packed import PackedAttention
@@ -30,22 +30,17 @@ from grpo.run.run import Run
 from grpo.train import GrpoTrainer, longest_groups
 
 
-def qwen2(vocab_size, hidden_size, intermediate_size, num_hidden_layers, heads, kv_heads, positions=4096, **more):
-    return {
-        "model_type": "qwen2",
-        "vocab_size": vocab_size,
-        "hidden_size": hidden_size,
-        "intermediate_size": intermediate_size,
-        "num_hidden_layers": num_hidden_layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "max_position_embeddings": positions,
-        **more,
-    }
-
-
-SMALL = qwen2(2048, 256, 704, 4, 4, 2)
-NARROW = qwen2(2048, 128, 352, 4, 4, 2)  # half the memory of a token, a quarter of the work
+SMALL = {
+    "model_type": "qwen2",
+    "vocab_size": 2048,
+    "hidden_size": 256,
+    "intermediate_size": 704,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+}
+NARROW = SMALL | {"hidden_size": 128, "intermediate_size": 352}  # half the memory of a token, a quarter of the work
 
 
 def decoder(raw, rank, dtype, device="cpu"):
@@ -53,33 +48,21 @@ def decoder(raw, rank, dtype, device="cpu"):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("recompute", "targets"), [
-    *((recompute, ALL_PROJECTIONS) for recompute in ("none", "mlp", "all")),
-    *(("none", targets) for targets in (ALL_PROJECTIONS[:4], ("o_proj", "down_proj"))),
-])  # fmt: skip
-def test_what_is_kept_is_what_autograd_keeps(dtype, recompute, targets):
-    build = Build(LoraSpec(16, 16, targets=targets), False, dtype, "cpu")
+@pytest.mark.parametrize(("recompute", "where"), [
+    *((recompute, {}) for recompute in ("none", "mlp", "all")),
+    *(("none", {"targets": targets}) for targets in (ALL_PROJECTIONS[:4], ("o_proj", "down_proj"))),
+    *((recompute, {"layers": (2, 3)}) for recompute in ("none", "mlp")),
+], ids=str)  # fmt: skip
+def test_what_is_kept_is_what_autograd_keeps(dtype, recompute, where):
+    """Of all four layers, or of the last two: below the first adapter nothing is kept."""
+    build = Build(LoraSpec(16, 16, **where), False, dtype, "cpu")
     model, layout = OwnDecoder(ModelConfig.from_hf(SMALL), build), Layout.of((40, (60, 60, 60)))
     model.recompute = recompute
     measured = kept_by_autograd(model, PackedAttention(layout, dtype, "cpu"), layout.num_tokens)
-    attention, mlp, once = memory.kept_bytes_per_token(model)
-    own = dtype.itemsize * 256
-    per_layer = {"none": attention + mlp, "mlp": attention + own, "all": own}[recompute]
+    attention, mlp, _ = memory.kept_bytes_per_token(model)
+    not_kept = {"none": 0, "mlp": mlp, "all": attention + mlp}[recompute] + 5 * dtype.itemsize * 704  # in the backward
     rel = {"none": 0.05, "mlp": 0.1, "all": 0.5}[recompute]  # `all` keeps next to nothing
-    assert measured == pytest.approx(4 * per_layer + once, rel=rel)
-
-
-@pytest.mark.parametrize("recompute", ["none", "mlp"])
-def test_below_the_first_adapter_nothing_is_kept(recompute):
-    """Adapters on the last two of four layers, beside adapters on all: what two layers keep is missing."""
-    measured, counted, layout = [], [], Layout.of((40, (60, 60, 60)))
-    for layers in (None, (2, 3)):
-        build = Build(LoraSpec(16, 16, layers=layers), False, torch.float32, "cpu")
-        model = OwnDecoder(ModelConfig.from_hf(SMALL), build)
-        model.recompute = recompute
-        measured.append(kept_by_autograd(model, PackedAttention(layout, torch.float32, "cpu"), layout.num_tokens))
-        counted.append(memory.activation_bytes_per_token(model, recompute))
-    assert measured[0] - measured[1] == pytest.approx(counted[0] - counted[1], rel=0.1)
+    assert measured == pytest.approx(memory.activation_bytes_per_token(model, recompute) - not_kept, rel=rel)
 
 
 PASS = f"""
@@ -251,56 +234,48 @@ def test_how_many_sequences_are_decoded_together():
         assert memory.choose_num_sequences(model, wanted, 100, free) == number
 
 
-@pytest.mark.parametrize("error", [
-    MemoryError(),
-    OSError(errno.ENOMEM, "Cannot allocate memory"),
-    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
-    RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you"),
-    RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."),
-    RuntimeError("could not create a primitive"),
-    RuntimeError("could not create a memory object"),
-    RuntimeError("std::bad_alloc"),
-    RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
-    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
-    RuntimeError("cudaErrorMemoryAllocation"),
-    torch.distributed.DistBackendError("NCCL error: unhandled cuda error, Cuda failure 2 'out of memory'"),
-    RuntimeError("unable to mmap 8 bytes from file <x>: Cannot allocate memory (12)"),
-], ids=str)  # fmt: skip
-def test_what_counts_as_out_of_memory(error):
-    assert is_out_of_memory(error) and describe(error)[0] == MEMORY
+ERRORS = {
+    MEMORY: [
+        MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you"),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."),
+        RuntimeError("could not create a primitive"),
+        RuntimeError("could not create a memory object"),
+        RuntimeError("std::bad_alloc"),
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("cudaErrorMemoryAllocation"),
+        torch.distributed.DistBackendError("NCCL error: unhandled cuda error, Cuda failure 2 'out of memory'"),
+        RuntimeError("unable to mmap 8 bytes from file <x>: Cannot allocate memory (12)"),
+    ],
+    STORAGE: [
+        Exception("File too large (os error 27)"),  # tokenizers
+        RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        sqlite3.OperationalError("database or disk is full"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
+    ],
+    INTERNAL: [
+        RuntimeError("shapes differ"),
+        ValueError("can't allocate memory"),
+        RuntimeError("could not create a primitive descriptor for a matmul primitive"),
+        OSError(errno.ENOENT, "out of memory"),
+        OSError(errno.ENOENT, "no space"),
+        sqlite3.OperationalError("no such table: disk"),
+        KeyError("no space"),
+    ],
+    CONFIG: [UserError("out of memory")],
+}
 
 
-@pytest.mark.parametrize("error", [
-    RuntimeError("shapes differ"),
-    ValueError("can't allocate memory"),
-    RuntimeError("could not create a primitive descriptor for a matmul primitive"),
-    OSError(errno.ENOENT, "out of memory"),
-    UserError("out of memory"),
-], ids=str)  # fmt: skip
-def test_what_does_not_count_as_out_of_memory(error):
-    assert not is_out_of_memory(error) and exit_code(error) != MEMORY
-
-
-@pytest.mark.parametrize(("error", "code"), [
-    (Exception("File too large (os error 27)"), STORAGE),  # tokenizers
-    (RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"), STORAGE),
-    (sqlite3.OperationalError("database or disk is full"), STORAGE),
-    (OSError(errno.EDQUOT, "Disk quota exceeded"), STORAGE),
-    (OSError(errno.ENOENT, "no space"), INTERNAL),
-    (sqlite3.OperationalError("no such table: disk"), INTERNAL),
-    (KeyError("no space"), INTERNAL),
-], ids=str)  # fmt: skip
-def test_what_counts_as_a_full_disk(error, code):
-    assert is_storage_error(error) == (code == STORAGE) and exit_code(error) == code
-
-
-def exit_code(error):
-    """That of a command which this error ends."""
-    try:
+@pytest.mark.parametrize(("error", "code"), [(error, code) for code in ERRORS for error in ERRORS[code]], ids=str)
+def test_what_counts_as_out_of_memory_and_as_a_full_disk(error, code):
+    with pytest.raises(type(error)) as caught:
         raise error
-    except Exception as raised:
-        return describe(raised)[0]
+    assert describe(caught.value)[0] == code
+    assert is_out_of_memory(error) == (code == MEMORY) and is_storage_error(error) == (code == STORAGE)
 
 
 # --- when it runs out ----------------------------------------------------------------------------------------------
@@ -374,8 +349,6 @@ def test_smaller_micro_batches_end_at_the_same_weights(made, runs_out_above, pha
         step(whole), step(halved)
     assert halved.memory.budget.tokens <= 240 < whole.memory.budget.tokens
     assert "note: out of memory (" in capsys.readouterr().err
-    same = torch.isclose(halved.optimizer.flat.values, whole.optimizer.flat.values, rtol=1e-4, atol=1e-6)
-    assert (~same).sum() <= 3  # AdamW's first steps blow up the rounding of a gradient that is nearly 0
     torch.testing.assert_close(halved.optimizer.flat.values, whole.optimizer.flat.values, rtol=1e-3, atol=5e-5)
     assert not torch.equal(whole.optimizer.flat.values, made("untrained").optimizer.flat.values)
 

@@ -151,8 +151,9 @@ def assert_equal_training(folder: Path, checkpoint: Path, bound: float | None = 
     with make_trainer(folder, checkpoint, **keys) as trainer:
         c, start, policy = settings_of(trainer.config), trained_weights(trainer), twin_of(trainer)
         reference, shares = copy.deepcopy(policy), []
-        rate, eps = trainer.config.learning_rate, trainer.config.adam_epsilon
-        optimizer = torch.optim.AdamW(policy.parameters(), lr=rate, eps=eps, weight_decay=0.0)
+        adam = {"lr": trainer.config.learning_rate, "eps": trainer.config.adam_epsilon, "weight_decay": 0.0}
+        adam["betas"] = trainer.config.adam_beta1, trainer.config.adam_beta2
+        optimizer = torch.optim.AdamW(policy.parameters(), **adam)
         for number, step in enumerate(train(trainer), start=1):
             sampled = step.prompts, step.completions, step.rewards
             shares.append(minimal.grpo_step(policy, reference, optimizer, *sampled, c))
@@ -223,7 +224,8 @@ def test_the_trainer_equals_minimal_with_a_piece_replaced(tmp_path, checkpoint, 
 @pytest.mark.parametrize("lora_r", [0, 4])
 def test_the_difference_that_is_left_is_adams(tmp_path, checkpoint, lora_r):
     """Adam divides an entry's gradient g by |g| + epsilon. Where |g| is not far above 1e-8, rounding of g shows."""
-    keys = {"adam_epsilon": 1e-3, "learning_rate": 3e-2, "lora_r": lora_r, "beta": 0.1, "num_iterations": 2}
+    keys = {"lora_r": lora_r, "beta": 0.1, "num_iterations": 2, "learning_rate": 3e-2}
+    keys |= {"adam_epsilon": 1e-3, "adam_beta1": 0.75, "adam_beta2": 0.5}
     assert_equal_training(tmp_path, checkpoint, bound=1e-12, **keys)
 
 

@@ -5,7 +5,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from making import write_rows
+from making import refused, run_state, write_rows
 from test_explain import write_run
 from test_rules import late
 from test_train import QUESTIONS, run
@@ -21,7 +21,7 @@ from grpo.run.diagnosis.glossary import meaning
 from grpo.run.diagnosis.record import Record, read_record
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7 * 7 }} $x^2$ \x1b[31m \u202e & \" '"
-NEVER_CLOSED = {"meta", "br", "wbr", "img", "link", "input", "path", "polyline", "use"}
+NEVER_CLOSED = {"meta", "br", "wbr", "img", "link", "input"}
 
 
 class Page(HTMLParser):
@@ -38,10 +38,6 @@ class Page(HTMLParser):
         self.attributes += attributes
         if tag not in NEVER_CLOSED:
             self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        self.tags.append(tag)
-        self.attributes += attributes
 
     def handle_endtag(self, tag):
         if tag not in NEVER_CLOSED:
@@ -73,7 +69,7 @@ def answer(row: int, reward, completion: str = "x", **more) -> dict:
 
 def write_answers(run, step: int, *answers: dict, folder: str = "completions") -> None:
     (run / folder).mkdir(exist_ok=True)
-    (run / folder / f"step-{step:06d}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in answers))
+    write_rows(run / folder / f"step-{step:06d}.jsonl", answers)
 
 
 def write_summaries(folder, **moments) -> None:
@@ -120,20 +116,14 @@ def test_the_page_shows_all_of_a_run(tmp_path):
         assert words in " ".join(text.split()), words
 
 
-@pytest.mark.parametrize(
-    ("config", "changed"),
-    [
-        (TrainConfig(reward_funcs=["math"]), []),
-        (TrainConfig(learning_rate=0.5, report_to=["none"]), ["report_to: [none]", "learning_rate: 0.5"]),
-        (SftConfig(max_length=7, output_dir="o"), ["max_length: 7"]),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("config", "changed"), [
+    (TrainConfig(learning_rate=0.5, report_to=["none"], reward_funcs=["math"]), {"report_to", "learning_rate"}),
+    (SftConfig(max_length=7, output_dir="o"), {"max_length"}),
+], ids=str)  # fmt: skip
 def test_the_keys_that_differ_from_their_defaults_are_listed(tmp_path, config, changed):
     folder = write_run(tmp_path)
     (folder / "config.resolved.yaml").write_text(to_yaml(config))
-    listed = [f"{key}: {value}" for key, value, _ in changed_keys(read_record(folder).config)]
-    assert sorted(listed) == sorted(changed)
+    assert {key for key, *_ in changed_keys(read_record(folder).config)} == changed
 
 
 @pytest.mark.parametrize("where", ["answer", "config", "state", "metric", "summary", "name"])
@@ -159,17 +149,13 @@ def test_hostile_text_stays_text(tmp_path, where):
         write_summaries(folder, before={HOSTILE: {"accuracy": 0.5}}, after=None)
     page = page_of(folder)
     assert not {"script", "img", "iframe", "link", "object"} & set(page.tags)
+    links = {value for name, value in page.attributes if name in ("src", "href", "action", "xlink:href")}
+    assert all(link.startswith("#") for link in links), "it needs no network"
+    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
     assert not [attribute for attribute, _ in page.attributes if attribute.startswith("on")]
     assert "\x1b" not in page.text and "\u202e" not in page.text
     if where != "name":
         assert "script>alert(1)<" in page.text and "{{ 7 * 7 }}" in page.text
-
-
-def test_the_page_needs_no_network(tmp_path):
-    page = page_of(write_run(tmp_path))
-    links = {name: value for name, value in page.attributes if name in ("src", "href", "action", "xlink:href")}
-    assert all(value.startswith("#") for value in links.values())
-    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
 
 
 @pytest.mark.parametrize(
@@ -313,10 +299,7 @@ def test_the_command_writes_the_page_into_the_run(tmp_path, capsys):
     main([str(folder)])
     assert str(folder / "report.html") in capsys.readouterr().err
     assert (folder / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
-    main([str(folder), "--output", str(tmp_path / "other.html")])
-    assert (tmp_path / "other.html").exists()
-    with pytest.raises(UserError):
-        main([str(tmp_path / "nowhere")])
+    refused(lambda: main([str(tmp_path / "nowhere")]), exit_code=2)
 
 
 # --- at the end of a run -------------------------------------------------------------------------------------------
@@ -341,4 +324,4 @@ def test_a_page_that_cannot_be_written_does_not_fail_the_run(tmp_path, chat_chec
     monkeypatch.setattr("grpo.report.page.render", lambda record: 1 / 0)
     run(tmp_path, chat_checkpoint)
     assert "report.html could not be written" in capsys.readouterr().err
-    assert json.loads((tmp_path / "run" / "run_state.json").read_text())["status"] == "done"
+    assert run_state(tmp_path / "run")["status"] == "done"

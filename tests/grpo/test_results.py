@@ -175,16 +175,3 @@ def test_a_character_of_several_tokens_is_printed_once_it_is_whole(chat_checkpoi
     chat.sampler = SimpleNamespace(stream=lambda *arguments: iter(ids), reset=lambda prompts, *rest: prompts)
     assert chat.answer([{"role": "user", "content": "x"}]) == "So 🙂👩 is." and len(ids) > 8
     assert capsys.readouterr().out == "So 🙂👩 is.\n"
-
-
-def test_a_damaged_checkpoint_is_exported_in_no_form(home, tmp_path):
-    shutil.copytree(home / "runs/mine/checkpoint-1", tmp_path / "run/checkpoint-1")
-    checkpoint = tmp_path / "run/checkpoint-1"
-    names = ("adapter_model.safetensors", "state.safetensors")
-    path = next(checkpoint / name for name in names if (checkpoint / name).exists())
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    for words in ([], ["--merge"]):
-        refused(lambda words=words: export.main([str(checkpoint), str(tmp_path / "out"), *words]), exit_code=6)
-        assert not (tmp_path / "out").exists()

@@ -8,18 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from making import refused, run_state
 
-from grpo.base.errors import UserError
 from grpo.base.folders import write_folder
 from grpo.base.storage import write_atomically
 from grpo.run.run_dir import RunDir, is_in_use
 
 ROOT = Path(__file__).parents[2]
 FOREIGN = ("notes.txt", "checkpoint.py", "data", "final.txt")
-
-
-def state(path) -> dict:
-    return json.loads((path / "run_state.json").read_text())
 
 
 def fill(path):
@@ -39,9 +35,7 @@ def fill(path):
 def test_a_directory_that_holds_something_is_refused_and_left_as_it_was(tmp_path):
     fill(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UserError, match="is not empty") as error:
-        RunDir(tmp_path, resume=False, overwrite=False)
-    assert error.value.exit_code == 2 and "checkpoint-3" in error.value.why
+    refused(lambda: RunDir(tmp_path, resume=False, overwrite=False), "is not empty", "checkpoint-3", exit_code=2)
     assert sorted(tmp_path.rglob("*")) == before
     RunDir(tmp_path, resume=True, overwrite=False).close(0, "")  # the refusal has given the lock back
     gone = {path for path in before if "checkpoint-4.unfinished" in path.parts}
@@ -102,9 +96,8 @@ def test_files_that_no_run_has_written_are_not_touched(tmp_path, name, overwrite
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text('{"mine": 1}')
     before = contents(tmp_path)
-    with pytest.raises(UserError, match="no run has written|is not empty") as error:
-        RunDir(tmp_path, resume=False, overwrite=overwrite)
-    assert error.value.exit_code == 2 and contents(tmp_path) == before
+    refused(lambda: RunDir(tmp_path, resume=False, overwrite=overwrite), exit_code=2)
+    assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -114,8 +107,7 @@ def test_a_folder_named_old_run_in_a_run_is_the_users(tmp_path, overwrite):
     (tmp_path / "old-run").mkdir()
     (tmp_path / "old-run" / "notes.txt").write_text("mine")
     if overwrite:
-        with pytest.raises(UserError, match="no run has written"):
-            RunDir(tmp_path, resume=False, overwrite=True)
+        refused(lambda: RunDir(tmp_path, resume=False, overwrite=True), "no run has written", exit_code=2)
     else:
         made = RunDir(tmp_path, resume=True, overwrite=False)
         made.begin()
@@ -140,7 +132,7 @@ def test_to_ask_whether_a_run_is_under_way_takes_no_lock(tmp_path, monkeypatch):
 
 def test_the_record_says_how_the_run_stands_and_ended(tmp_path, monkeypatch):
     def record(*names):
-        return [state(tmp_path)[name] for name in names]
+        return [run_state(tmp_path)[name] for name in names]
 
     made = RunDir(tmp_path, resume=False, overwrite=False)
     assert record("status", "exit_code", "step", "last_checkpoint", "pid") == ["running", None, 0, None, os.getpid()]
@@ -150,8 +142,7 @@ def test_the_record_says_how_the_run_stands_and_ended(tmp_path, monkeypatch):
     assert record("started", "updated", "step", "last_checkpoint") == [*started, "later", 7, "checkpoint-5"]
     made.close(143, "a signal")
     assert record("status", "exit_code", "reason", "step") == ["interrupted", 143, "a signal", 7]
-    refused = RunDir(tmp_path, resume=True, overwrite=False)
-    refused.close(2, "the data has changed")  # before it has loaded anything: what was reached stays on record
+    RunDir(tmp_path, resume=True, overwrite=False).close(2, "the data has changed")  # before it has loaded anything: what was reached stays on record
     assert record("status", "exit_code", "step", "last_checkpoint") == ["failed", 2, 7, "checkpoint-5"]
     RunDir(tmp_path, resume=True, overwrite=False).close(0, "")
     assert record("status", "exit_code", "reason") == ["done", 0, ""]

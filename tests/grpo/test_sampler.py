@@ -27,14 +27,7 @@ def test_greedy_tokens_equal_transformers(tmp_path, family):
     ours = Sampler(model, [2]).sample(PROMPTS, 1, SamplingParams(30, temperature=0.0), [0] * 5)
     for prompt, (completion,) in zip(PROMPTS, ours, strict=True):
         inputs = torch.tensor([prompt])
-        ids = theirs.generate(
-            inputs,
-            attention_mask=torch.ones_like(inputs),
-            max_new_tokens=30,
-            do_sample=False,
-            eos_token_id=2,
-            pad_token_id=0,
-        )[0, len(prompt) :].tolist()
+        ids = theirs.generate(inputs, max_new_tokens=30, do_sample=False, pad_token_id=0)[0, len(prompt) :].tolist()
         assert completion.ids == ids
         assert completion.finish_reason == ("stop" if ids[-1] == 2 else "length")
 
@@ -103,7 +96,7 @@ def test_limits_stops_and_callbacks(checkpoint):
     done = Sampler(model, range(0, 96, 12), max_slots=4).sample(
         PROMPTS, 2, SamplingParams(30), list(range(10)), lambda n, c: seen.append((n, c)), limits
     )
-    flat = [completion for group in done for completion in group]
+    flat = sum(done, [])
     assert sorted(n for n, _ in seen) == list(range(10)) and all(flat[n] is c for n, c in seen)
     for completion, limit in zip(flat, limits, strict=True):
         ended = completion.ids[-1] % 12 == 0

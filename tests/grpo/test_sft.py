@@ -1,12 +1,10 @@
 """Stage 1: its loss by hand, its checkpoints, its end; and what must be in order before it begins."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 import torch
-from making import ALONE, read_lines, refused, write_rows
-from safetensors.torch import load_file
+from making import ALONE, read_lines, refused, same_tensors, twins, write_rows
 
 from grpo.algorithm.optimizer import Optimizer
 from grpo.base.errors import PREFLIGHT
@@ -18,18 +16,9 @@ from grpo.sft import SftTrainer, load_examples, sft
 from grpo.train import train
 
 TURNS = [[("user", f"What is {n} + 1?"), ("assistant", f"It is {n + 1}.")] for n in range(12)]
-RECORDS = {
-    "sharegpt": lambda turns: {
-        "conversations": [{"from": {"user": "human", "assistant": "gpt"}[who], "value": text} for who, text in turns]
-    },
-    "messages": lambda turns: {"messages": [{"role": who, "content": text} for who, text in turns]},
-    "alpaca": lambda turns: {"instruction": turns[0][1], "input": "", "output": turns[1][1]},
-}
-
-
-def write(path, turns=TURNS, kind="messages"):
-    path.write_text("".join(json.dumps(RECORDS[kind](one)) + "\n" for one in turns))
-    return path
+def write(path, turns=TURNS):
+    rows = [{"messages": [{"role": who, "content": text} for who, text in one]} for one in turns]
+    return write_rows(path, rows)
 
 
 def configure(tmp_path, chat_checkpoint, data, **keys):
@@ -75,24 +64,9 @@ def losses_of(chat_checkpoint, *conversations):
     return losses
 
 
-def break_steps(monkeypatch, broken):
-    """Make the gradient of these optimizer steps infinite, counted from 1; return a list that grows with each step."""
-    step, done = Optimizer.step, []
-
-    def sometimes(self, *arguments):
-        done.append(1)
-        if len(done) in broken:
-            self.flat.grad.fill_(torch.inf)
-        return step(self, *arguments)
-
-    monkeypatch.setattr(Optimizer, "step", sometimes)
-    return done
-
-
-@pytest.mark.parametrize("kind", RECORDS)
-def test_the_loss_is_the_mean_negative_log_prob_of_the_answers_tokens(tmp_path, chat_checkpoint, kind):
+def test_the_loss_is_the_mean_negative_log_prob_of_the_answers_tokens(tmp_path, chat_checkpoint):
     """All of the data in one step, before any update, against transformers' model on one conversation at a time."""
-    data = write(tmp_path / "rows.jsonl", kind=kind)
+    data = write(tmp_path / "rows.jsonl")
     steps = run(tmp_path, chat_checkpoint, data, per_device_train_batch_size=12, max_steps=1)
     losses = losses_of(chat_checkpoint, *[(question[1], "", answer[1]) for question, answer in TURNS])
     assert steps[0]["tokens"] == len(losses) and steps[0]["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
@@ -179,29 +153,25 @@ def test_a_resumed_run_ends_like_one_that_never_stopped(tmp_path, chat_checkpoin
     run(tmp_path, chat_checkpoint, data, max_steps=2, lr_scheduler_type="constant")
     parts = run(tmp_path, chat_checkpoint, data, resume_from_checkpoint=True, lr_scheduler_type="constant")
     assert [step["loss"] for step in parts] == [step["loss"] for step in whole]
-    one, other = (
-        load_file(folder / "cold" / "checkpoint-4" / "state.safetensors") for folder in (tmp_path, tmp_path / "whole")
-    )
-    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    assert same_tensors(*(tmp_path / name / "cold/checkpoint-4/state.safetensors" for name in (".", "whole")))
 
 
 def test_a_resumed_run_goes_on_counting_what_it_skipped_and_plots_every_loss(tmp_path, chat_checkpoint, monkeypatch):
-    plotted = []
-    break_steps(monkeypatch, {2})
+    plotted, done, step = [], [], Optimizer.step
+
+    def second_fails(optimizer, *arguments):
+        done.append(arguments)
+        if len(done) == 2:
+            optimizer.flat.grad.fill_(torch.inf)
+        return step(optimizer, *arguments)
+
+    monkeypatch.setattr(Optimizer, "step", second_fails)
     monkeypatch.setattr("grpo.sft.draw_loss", lambda path, losses: plotted.append(losses))
     data = write(tmp_path / "rows.jsonl")
     run(tmp_path, chat_checkpoint, data, max_steps=3)
     found = run(tmp_path, chat_checkpoint, data, max_steps=4, resume_from_checkpoint=True)
     assert [line["skipped_steps"] for line in found] == [0, 1, 1, 1]
     assert plotted[1] == [(line["step"], line["loss"]) for line in found] and plotted[0] == plotted[1][:3]
-
-
-def test_no_example_is_taken_twice(tmp_path, chat_checkpoint):
-    config, _ = configure(tmp_path, chat_checkpoint, write(tmp_path / "rows.jsonl"))
-    with Run(config) as held:
-        trainer = SftTrainer(config, held)
-        rows = [[group.prompt.row for group in trainer.learner.take()] for _ in range(2)]
-    assert not set(rows[0]) & set(rows[1]) and trainer.order.position == 8
 
 
 def test_two_ranks_with_the_same_examples_have_the_loss_of_one(tmp_path, chat_checkpoint):
@@ -211,9 +181,7 @@ def test_two_ranks_with_the_same_examples_have_the_loss_of_one(tmp_path, chat_ch
         config, notices = configure(tmp_path, chat_checkpoint, data, output_dir=str(tmp_path / str(world)))
         with Run(config, notices) as held:
             trainer = SftTrainer(config, held)
-            trainer.replicas = trainer.learner.replicas = SimpleNamespace(**vars(ALONE))
-            trainer.replicas.sum = lambda values, world=world: [world * value for value in values]
-            trainer.replicas.gather_lists = lambda values, world=world: world * values
+            trainer.replicas = trainer.learner.replicas = twins() if world == 2 else ALONE
             trainer.optimizer.flat.sum_grad = lambda world=world, grad=trainer.optimizer.flat.grad: grad.mul_(world)
             trainer.run_step()
             found.append(trainer.summarise_step())
@@ -222,24 +190,16 @@ def test_two_ranks_with_the_same_examples_have_the_loss_of_one(tmp_path, chat_ch
     assert (two["loss"], two["grad_norm"]) == pytest.approx((one["loss"], one["grad_norm"]), rel=1e-5)
 
 
-QUESTIONS = [{"question": f"What is {n} + 1?", "answer": str(n + 1), "title": "Sums"} for n in range(4)]
-ASKS_A_JUDGE = "reward_funcs=correctness judge=api judge_model=m judge_base_url=http://127.0.0.1:9/v1"
-CHECKS_FACTS = "reward_funcs=knowrl judge=offline decomposer=rules verifier=lexical knowledge_base=absent.db"
-
-
-@pytest.mark.parametrize(
-    ("keys", "rows", "what"),
-    [
-        (ASKS_A_JUDGE, QUESTIONS, "has no key"),
-        ("reward_funcs=exact", [{"question": "What?"}], "needs the column answer"),
-        (CHECKS_FACTS, QUESTIONS, "absent.db"),
-    ],
-    ids=["no key", "no answers", "no base"],
-)
-def test_what_stage_2_lacks_ends_the_run_before_stage_1(tmp_path, chat_checkpoint, monkeypatch, keys, rows, what):
+@pytest.mark.parametrize(("keys", "what"), [
+    ("reward_funcs=correctness judge=api judge_model=m judge_base_url=http://127.0.0.1:9/v1", "has no key"),
+    ("reward_funcs=exact answer_field=none", "needs the column answer"),
+    ("reward_funcs=knowrl judge=offline decomposer=rules verifier=lexical knowledge_base=absent.db", "absent.db"),
+], ids=["no key", "no answers", "no base"])  # fmt: skip
+def test_what_stage_2_lacks_ends_the_run_before_stage_1(tmp_path, chat_checkpoint, monkeypatch, keys, what):
     monkeypatch.delenv("OPENAI_API_KEY_JUDGE", raising=False)
+    questions = write_rows(tmp_path / "questions.jsonl", [{"question": "1 + 1?", "answer": "2", "title": "Sums"}] * 4)
     configure(tmp_path, chat_checkpoint, write(tmp_path / "rows.jsonl"))
-    keys += f" dataset_id_or_path={write_rows(tmp_path / 'questions.jsonl', rows)} cold_start={tmp_path / 'cold.yaml'}"
+    keys += f" dataset_id_or_path={questions} cold_start={tmp_path / 'cold.yaml'}"
     keys += f" model_name_or_path={chat_checkpoint} output_dir={tmp_path / 'rl'} num_generations=4 report_to=none"
     config, notices = load_config(None, keys.split())
     refused(lambda: train(config, notices), what, exit_code=PREFLIGHT)
@@ -251,7 +211,6 @@ def test_only_rank_0_hashes_what_stage_1_is_made_from(tmp_path, chat_checkpoint,
     hashed = []
     monkeypatch.setattr("grpo.sft.origin_of", hashed.append)
     monkeypatch.setattr("grpo.sft.SftTrainer", lambda *_: 1 / 0)
-    peers = SimpleNamespace(world=2, rank=1, is_main=False, barrier=lambda: None, max=float, agree=lambda facts: None)
     with pytest.raises(ZeroDivisionError):
-        sft(*configure(tmp_path, chat_checkpoint, write(tmp_path / "rows.jsonl")), peers)
+        sft(*configure(tmp_path, chat_checkpoint, write(tmp_path / "rows.jsonl")), twins(rank=1, is_main=False))
     assert not hashed

@@ -3,14 +3,16 @@
 import http.server
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
 import zlib
+from functools import partial
 
 import pytest
 import torch
-from making import hidden_states, load, refused, write_checkpoint
+from making import hidden_states, load, refused, same_tensors, write_checkpoint
 from safetensors.torch import load_file, save_file
 
 from grpo.base.errors import describe
@@ -47,9 +49,7 @@ def test_sharded_and_single_files_round_trip(tmp_path, family, tied):
     model = load(tmp_path / "a")
     save_checkpoint(model, tmp_path / "single")
     save_checkpoint(model, tmp_path / "shards", file_bytes=8000)
-    assert (tmp_path / "shards" / "model.safetensors.index.json").exists() and len(
-        list((tmp_path / "shards").glob("*.safetensors"))
-    ) > 3
+    assert len([*(tmp_path / "shards").glob("*.safetensors")]) > 3
     for folder in ("single", "shards"):
         assert torch.equal(logits(load(tmp_path / folder)), logits(model))
         assert (hf_logits(from_transformers(tmp_path / folder)) - logits(model)).abs().max() <= 2e-5
@@ -61,10 +61,7 @@ def test_half_precision_loads_and_saves(tmp_path, dtype):
     model = load(tmp_path / "a", dtype=dtype)
     save_checkpoint(model, tmp_path / "b")
     assert json.loads((tmp_path / "b" / "config.json").read_text())["dtype"] == str(dtype).removeprefix("torch.")
-    saved, original = (load_file(tmp_path / name / "model.safetensors") for name in "ba")
-    assert saved.keys() == original.keys() and all(
-        torch.equal(saved[k], original[k]) and saved[k].dtype == dtype for k in saved
-    )
+    assert same_tensors(*(tmp_path / name / "model.safetensors" for name in "ab"))
 
 
 def test_missing_unexpected_and_misshapen_tensors_are_listed(tmp_path):
@@ -171,44 +168,35 @@ def test_an_index_names_files_beside_it_alone(tmp_path):
 COMMIT = "c" * 40
 
 
-def answers_of(name: str, files: dict[str, bytes]) -> dict[str, bytes]:
-    """What the hub says of a repository, by the beginning of the path."""
+def publish(hub, name, files):
+    """Put a repository of these files where the server finds it."""
     tree = [{"type": "file", "path": file, "size": len(body), "oid": "0" * 40} for file, body in files.items()]
     about = {"id": name, "sha": COMMIT, "siblings": [{"rfilename": file} for file in files]}
-    where = f"/{name.removeprefix('models/')}/resolve/{COMMIT}"
-    return {
-        **{f"{where}/{file}": body for file, body in files.items()},
-        f"/api/{name}/tree/": json.dumps(tree).encode(),
-        f"/api/{name}": json.dumps(about).encode(),
-    }
+    texts = {f"api/{name}/revision/main": about, f"api/{name}/tree/{COMMIT}": tree}
+    content = {f"{name.removeprefix('models/')}/resolve/{COMMIT}/{file}": body for file, body in files.items()}
+    for path, body in (content | {path: json.dumps(text).encode() for path, text in texts.items()}).items():
+        (hub / path).parent.mkdir(parents=True, exist_ok=True)
+        (hub / path).write_bytes(body)
 
 
 @pytest.fixture
-def hub():
-    """A server that speaks as much of the hub's protocol as downloading a repository needs; its answers by path."""
-    answers: dict[str, bytes] = {}
+def hub(tmp_path):
+    """A server that speaks as much of the hub's protocol as downloading a repository needs: its address and folder."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            found = next((body for start, body in answers.items() if self.path.startswith(start)), None)
-            body = b'{"error": "Repository not found"}' if found is None else found
-            self.send_response(404 if found is None else 200)
-            headers = {"Content-Length": str(len(body)), "X-Repo-Commit": COMMIT, "ETag": f'"{zlib.crc32(body)}"'}
-            headers |= {"X-Error-Code": "RepoNotFound"} if found is None else {}
-            for name, value in headers.items():
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def end_headers(self):
+            headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{zlib.crc32(self.path.encode())}"'}
+            for name, value in (headers | {"X-Error-Code": "RepoNotFound"}).items():  # which is read of an error alone
                 self.send_header(name, value)
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body)
+            super().end_headers()
 
-        do_HEAD = do_GET
-
-        def log_message(self, *arguments) -> None:
+        def log_message(self, *arguments):
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    folder = tmp_path / "hub"
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=folder))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", answers
+    yield f"http://127.0.0.1:{server.server_port}", folder
     server.shutdown()
     server.server_close()
 
@@ -230,11 +218,11 @@ run_main(lambda argv: fetch_model('someone/absent') and 0)
 
 def test_hub_ids_are_fetched_through_the_endpoint(tmp_path, hub):
     """Model and data set by id, in a fresh process; a second look needs no server; what does not exist is an error."""
-    endpoint, answers = hub
+    endpoint, folder = hub
     model = {path.name: path.read_bytes() for path in write_checkpoint(tmp_path / "model").iterdir()}
-    answers |= answers_of("models/someone/tiny", model | {"pytorch_model.bin": b"never fetched"})
+    publish(folder, "models/someone/tiny", model | {"pytorch_model.bin": b"never fetched"})
     rows = {"data/train.jsonl": b'{"question": "1+1?", "answer": "2"}\n', "data/test.jsonl": b"{}", "README.md": b"x"}
-    answers |= answers_of("datasets/someone/sums", rows)
+    publish(folder, "datasets/someone/sums", rows)
 
     def python(code, offline="0"):
         settings = {"HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": offline, "HF_HOME": str(tmp_path / "home")}
@@ -243,7 +231,7 @@ def test_hub_ids_are_fetched_through_the_endpoint(tmp_path, hub):
 
     run = python(FETCH)
     assert run.stdout.strip() == "32 ['config.json', 'generation_config.json', 'model.safetensors'] 1+1?", run.stderr
-    answers.clear()
+    shutil.rmtree(folder)
     assert python(FETCH, offline="1").stdout == run.stdout
     failed = python(FETCH_ABSENT)
     assert failed.returncode == 3 and "error: cannot fetch the model someone/absent" in failed.stderr
