@@ -263,11 +263,7 @@ def loss_batch(
         number=0,
         completions=[],
         layout=Layout(()),
-        ids_T=nothing,
-        positions_T=nothing,
-        source_C=nothing,
-        targets_C=nothing,
-        cut_C=nothing,
+        **dict.fromkeys(("ids_T", "positions_T", "source_C", "targets_C", "cut_C"), nothing),  # which it does not read
         completion_C=completion_C,
         weight_C=weight_C,
         advantage_C=torch.tensor(advantages),

@@ -299,39 +299,34 @@ def made(tmp_path):
         run.__exit__(None, None, None)
 
 
-@pytest.fixture()
-def wrap_passes():
-    """Let a function take the place of a trainer's passes over micro-batches. It is given the batch and the pass."""
+def wrap_passes(trainer, replacement):
+    """Let a function take the place of the trainer's passes over micro-batches. It is given the batch and the pass."""
+    original = trainer.learner.logprobs
 
-    def wrap(trainer, replacement):
-        original = trainer.learner.logprobs
+    def one_pass(model, batch, *more):
+        if model is not trainer.model:
+            return original(model, batch, *more)
+        return replacement(batch, lambda: original(model, batch, *more))
 
-        def one_pass(model, batch, *more):
-            if model is not trainer.model:
-                return original(model, batch, *more)
-            return replacement(batch, lambda: original(model, batch, *more))
-
-        trainer.learner.logprobs = one_pass
-
-    return wrap
+    trainer.learner.logprobs = one_pass
 
 
-@pytest.fixture()
-def runs_out_above(wrap_passes):
+def run_out_above(trainer, tokens, phase):
     """Let the pass of a micro-batch with more than so many packed tokens fail, before or after its forward."""
 
-    def let(trainer, tokens, phase):
-        def limited(batch, run):
-            if phase == "forward" and batch.layout.num_tokens > tokens:
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-            logp_C, entropy_C = run()
-            if phase == "backward" and logp_C.requires_grad and batch.layout.num_tokens > tokens:
-                logp_C.register_hook(lambda grad: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out of memory.")))
-            return logp_C, entropy_C
+    def fail(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
-        wrap_passes(trainer, limited)
+    def limited(batch, run):
+        is_large = batch.layout.num_tokens > tokens
+        if is_large and phase == "forward":
+            fail()
+        logp_C, entropy_C = run()
+        if is_large and logp_C.requires_grad:
+            logp_C.register_hook(fail)
+        return logp_C, entropy_C
 
-    return let
+    wrap_passes(trainer, limited)
 
 
 def step(trainer):
@@ -341,10 +336,10 @@ def step(trainer):
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])
-def test_smaller_micro_batches_end_at_the_same_weights(made, runs_out_above, phase, capsys):
+def test_smaller_micro_batches_end_at_the_same_weights(made, phase, capsys):
     """To a hundredth of an update (learning rate 5e-3): AdamW divides by gradients whose sum has another order."""
     whole, halved = made("whole"), made("halved")
-    runs_out_above(halved, 120, phase)
+    run_out_above(halved, 120, phase)
     for _ in range(2):
         step(whole), step(halved)
     assert halved.memory.budget.tokens <= 240 < whole.memory.budget.tokens
@@ -376,7 +371,7 @@ def test_a_step_that_is_done_again_forgets_what_its_first_try_had_summed(made):
         assert steps["again"][metric] == pytest.approx(steps["whole"][metric], rel=1e-4, abs=1e-6)
 
 
-def test_a_step_that_is_done_again_asks_the_other_ranks_nothing_twice(made, runs_out_above, monkeypatch):
+def test_a_step_that_is_done_again_asks_the_other_ranks_nothing_twice(made, monkeypatch):
     """They do not do it again: they would wait for one another. Its time is that of both tries."""
     asked = {}
     for name in ("whole", "halved"):
@@ -392,7 +387,7 @@ def test_a_step_that_is_done_again_asks_the_other_ranks_nothing_twice(made, runs
 
             monkeypatch.setattr(asker, method, record)
         if name == "halved":
-            runs_out_above(trainer, 120, "backward")
+            run_out_above(trainer, 120, "backward")
         tokens = trainer.memory.budget.tokens
         trainer.run_step()
         assert (trainer.memory.budget.tokens < tokens) == (name == "halved")
@@ -401,9 +396,9 @@ def test_a_step_that_is_done_again_asks_the_other_ranks_nothing_twice(made, runs
     assert asked["whole"] == asked["halved"] and {"sum", "max", "sum_grad", "gather"} == set(asked["whole"])
 
 
-def test_what_cannot_be_halved_ends_with_exit_8_and_says_what_to_lower(made, runs_out_above):
+def test_what_cannot_be_halved_ends_with_exit_8_and_says_what_to_lower(made):
     small = made("small")
-    runs_out_above(small, 0, "forward")
+    run_out_above(small, 0, "forward")
     before = small.optimizer.flat.values.clone()
     told = "2.00 GiB", "activations", "max_tokens_per_micro_batch"
     refused(lambda: step(small), *told, exit_code=MEMORY)
@@ -447,16 +442,16 @@ def test_the_longest_step_is_made_of_the_longest_prompt_and_fills_a_micro_batch(
     assert [len(group.completions) for group in groups] == [3] * 5
 
 
-def test_the_longest_step_finds_the_size_that_fits_and_leaves_no_trace(made, wrap_passes, runs_out_above, capsys):
+def test_the_longest_step_finds_the_size_that_fits_and_leaves_no_trace(made, capsys):
     first, second = made("tried"), made("not_tried")
-    runs_out_above(first, 200, "backward")
+    run_out_above(first, 200, "backward")
     seen = []
     wrap_passes(first, lambda batch, run: (seen.append(batch.layout.num_tokens), run())[1])
     first.try_largest()
     assert max(seen) > 200 >= seen[-1] > 100  # it tried the largest, and what fits fills its budget
     assert "the longest step fits" in capsys.readouterr().err
     assert not first.optimizer.flat.grad.any()
-    runs_out_above(second, 200, "backward")
+    run_out_above(second, 200, "backward")
     metrics = step(first), step(second)
     assert metrics[0]["loss"] == pytest.approx(metrics[1]["loss"], abs=1e-6)
     torch.testing.assert_close(first.optimizer.flat.values, second.optimizer.flat.values, rtol=1e-4, atol=1e-6)

@@ -74,12 +74,16 @@ ASKED, RESULT = user("Weather?"), {"role": "tool", "tool_call_id": "c1", "conten
 CALLING = assistant(None, tool_calls=[call("look", city="Oslo")])
 THINKING = assistant("4", reasoning_content="2 and 2")
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
-ROWS = {  # what a message may hold beside role and content, once each
-    "tool_calls": [ASKED, CALLING],
-    "tool": [ASKED, RESULT, assistant("Rain.")],
-    "reasoning_content": [ASKED, THINKING],
-    "thinking": [ASKED, assistant("4", thinking="2 and 2")],
-    "two calls": [ASKED, assistant("", tool_calls=[call("look", city="Oslo"), call("look", city="Bergen")])],
+SMALL = [ASKED, assistant("Sun.")]
+ROWS = {  # what a message may hold beside role and content, once each, and the column tools in each form
+    "tool_calls": {"messages": [ASKED, CALLING]},
+    "tool": {"messages": [ASKED, RESULT, assistant("Rain.")]},
+    "reasoning_content": {"messages": [ASKED, THINKING]},
+    "thinking": {"messages": [ASKED, assistant("4", thinking="2 and 2")]},
+    "two calls": {"messages": [ASKED, assistant("", tool_calls=[call("look", city="Oslo"), call("look", city="Bergen")])]},
+    "tools as objects": {"messages": SMALL, "tools": TOOLS},
+    "tools as text": {"messages": SMALL, "tools": json.dumps(TOOLS)},
+    "tools as texts": {"messages": SMALL, "tools": [json.dumps(TOOLS[0])]},
 }
 WRITTEN = {
     "qwen": {"tool_calls", "tool", "reasoning_content", "thinking", "two calls", "tools"},
@@ -107,39 +111,25 @@ def asked_of(encoder, tmp_path, *records):
     return [encoder.tokenizer.decode(prompt.ids) for prompt in loaded.prompts], loaded.count
 
 
-def rendered(encoder, messages):
+def rendered(encoder, messages, tools):
     """Return a conversation as its template writes it, `thinking` under the name that this one knows."""
     messages = [{"reasoning_content": message.get("thinking"), **message} for message in messages]
-    return encoder.tokenizer.apply_chat_template(messages, tokenize=False).rstrip("\n")
-
-
-SMALL = [ASKED, assistant("Sun.")]
+    return encoder.tokenizer.apply_chat_template(messages, tools=tools, tokenize=False).rstrip("\n")
 
 
 @pytest.mark.parametrize("template", WRITTEN)
 @pytest.mark.parametrize("part", ROWS)
-def test_a_message_is_rendered_whole_or_its_row_is_left_out_and_counted(encoders, tmp_path, template, part):
-    encoder, messages = encoders[template], ROWS[part]
-    whole = part in WRITTEN[template] and rendered(encoder, messages)
-    examples, count = examples_of(encoder, {"messages": messages}, {"messages": SMALL})
+def test_a_row_is_rendered_whole_or_left_out_and_counted(encoders, tmp_path, template, part):
+    encoder, row = encoders[template], ROWS[part]
+    messages, column = row["messages"], {name: row[name] for name in row if name == "tools"}
+    is_written = part.partition(" as ")[0] in WRITTEN[template]
+    whole = is_written and rendered(encoder, messages, TOOLS if column else None)
+    examples, count = examples_of(encoder, row, {"messages": SMALL})
     assert [prompt + answer for prompt, answer in examples[:-1]] == ([whole] if whole else [])
     assert count.left_out.total() == (not whole)
-    prompt = [*messages, user("And 2 + 2?")]
-    asked, count = asked_of(encoder, tmp_path, {"prompt": prompt}, {"prompt": [ASKED]})
+    asked, count = asked_of(encoder, tmp_path, {"prompt": [*messages, ASKED], **column}, {"prompt": [ASKED]})
     assert len(asked) == 1 + bool(whole) and count.left_out.total() == (not whole)
     assert not whole or asked[0].startswith(whole)
-
-
-@pytest.mark.parametrize("template", WRITTEN)
-@pytest.mark.parametrize("column", [TOOLS, json.dumps(TOOLS), [json.dumps(TOOLS[0])]], ids=["objects", "text", "texts"])
-def test_the_column_tools_is_rendered_or_its_row_is_left_out(encoders, tmp_path, template, column):
-    is_written = "tools" in WRITTEN[template]
-    examples, count = examples_of(encoders[template], {"messages": SMALL, "tools": column}, {"messages": SMALL})
-    assert ['"look"' in prompt for prompt, _ in examples] == [True, False][not is_written :]
-    assert count.left_out.total() == (not is_written)
-    asked, count = asked_of(encoders[template], tmp_path, {"question": "a", "tools": column}, {"question": "a"})
-    assert ['"look"' in prompt for prompt in asked] == [True, False][not is_written :]
-    assert count.left_out.total() == (not is_written)
 
 
 def test_a_column_tools_that_describes_no_tools_is_a_column_like_others(encoders, tmp_path):

@@ -2,11 +2,10 @@
 
 import json
 import shutil
-from types import SimpleNamespace
 
 import pytest
 import torch
-from making import ALONE, hidden_states, load, randomise_adapter, refused, write_checkpoint
+from making import hidden_states, load, randomise_adapter, refused, write_checkpoint
 
 from grpo.algorithm.schema import POLICY, REFERENCE
 from grpo.base.errors import UserError
@@ -21,7 +20,6 @@ from grpo.policy import (
     load_reference,
     lora_spec,
 )
-from grpo.trainer import Trainer
 
 CPU, IDS = torch.device("cpu"), torch.tensor([5, 9, 6, 40, 41, 2, 7])
 
@@ -62,17 +60,6 @@ def test_what_starts_from_an_adapter_starts_with_it_merged_and_so_does_its_refer
     assert (hidden(policy.model) - started).abs().max() > 0.01
     assert torch.allclose(hidden(reference, REFERENCE), started, atol=1e-6)
     assert not [parameter for parameter in reference.parameters() if reference is not policy.model]
-
-
-def test_what_becomes_of_the_adapter_to_start_from_is_said(chat_checkpoint, adapter):
-    said = []
-    trainer = SimpleNamespace(run=SimpleNamespace(device=CPU, say=said.append), ranks=ALONE, config=configured("m"))
-    for model, keys in ((adapter, {"lora_r": 4}), (adapter, {"lora_r": 0}), (chat_checkpoint, {"lora_r": 4})):
-        trainer.policy = load_policy(configured(model, **keys), CPU)
-        trainer.model = trainer.policy.model
-        Trainer._say_how(trainer)
-    (note,) = said
-    assert "a new adapter of rank 4" in note and "both as one" in note
 
 
 def test_trained_weights_and_their_reference_are_the_same_numbers(tmp_path, chat_checkpoint, adapter):

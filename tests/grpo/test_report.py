@@ -126,35 +126,27 @@ def test_the_keys_that_differ_from_their_defaults_are_listed(tmp_path, config, c
     assert {key for key, *_ in changed_keys(read_record(folder).config)} == changed
 
 
-@pytest.mark.parametrize("where", ["answer", "config", "state", "metric", "summary", "name"])
-def test_hostile_text_stays_text(tmp_path, where):
-    name = "<b>run" if where == "name" else "run"
-    reward = f"rewards/{HOSTILE.replace('/', '')}/mean"
-    folder = write_run(tmp_path / name, **({reward: late(0.1, 0.5)} if where == "metric" else {}))
-    if where == "answer":
-        told = answer(0, HOSTILE, HOSTILE, question=HOSTILE, answer=HOSTILE, prompt=HOSTILE, outcome=HOSTILE)
-        told |= {"rewards": {HOSTILE: HOSTILE}, "reasons": {HOSTILE: HOSTILE}}
-        told |= {"facts": {HOSTILE: [{"fact": HOSTILE, "verdict": HOSTILE, "passage": HOSTILE}]}}
-        told |= {"sentences": [{"sentence": HOSTILE, "is_true": HOSTILE, "advantage": HOSTILE}]}
-        write_answers(folder, 40, told, {**told, "reward": 1.0})
-        write_answers(folder, 1, {**told, "reward": 2.0})
-    if where == "config":
-        (folder / "config.resolved.yaml").write_text(json.dumps({"model_name_or_path": HOSTILE, "run_name": HOSTILE}))
-    if where == "state":
-        state = {"status": "failed", "reason": HOSTILE, "started": HOSTILE}
-        for data in ([1], "text", {"rows": [1], "older": {}}, {HOSTILE: HOSTILE}):
-            (folder / "run_state.json").write_text(json.dumps({**state, "data": data}))
-            assert "[1]" not in page_of(folder).text
-    if where == "summary":
-        write_summaries(folder, before={HOSTILE: {"accuracy": 0.5}}, after=None)
-    page = page_of(folder)
-    assert not {"script", "img", "iframe", "link", "object"} & set(page.tags)
-    links = {value for name, value in page.attributes if name in ("src", "href", "action", "xlink:href")}
-    assert all(link.startswith("#") for link in links), "it needs no network"
-    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
-    assert not [attribute for attribute, _ in page.attributes if attribute.startswith("on")]
-    assert "\x1b" not in page.text and "\u202e" not in page.text
-    if where != "name":
+def test_hostile_text_stays_text(tmp_path):
+    """Wherever it stands: in answers, configuration, state, the names of metrics, summaries and the folder's name."""
+    folder = write_run(tmp_path / "<b>run", **{f"rewards/{HOSTILE.replace('/', '')}/mean": late(0.1, 0.5)})
+    told = answer(0, HOSTILE, HOSTILE, question=HOSTILE, answer=HOSTILE, prompt=HOSTILE, outcome=HOSTILE)
+    told |= {"rewards": {HOSTILE: HOSTILE}, "reasons": {HOSTILE: HOSTILE}}
+    told |= {"facts": {HOSTILE: [{"fact": HOSTILE, "verdict": HOSTILE, "passage": HOSTILE}]}}
+    told |= {"sentences": [{"sentence": HOSTILE, "is_true": HOSTILE, "advantage": HOSTILE}]}
+    write_answers(folder, 40, told, {**told, "reward": 1.0})
+    write_answers(folder, 1, {**told, "reward": 2.0})
+    (folder / "config.resolved.yaml").write_text(json.dumps({"model_name_or_path": HOSTILE, "run_name": HOSTILE}))
+    write_summaries(folder, before={HOSTILE: {"accuracy": 0.5}}, after=None)
+    state = {"status": "failed", "reason": HOSTILE, "started": HOSTILE}
+    for data in ([1], "text", {"rows": [1], "older": {}}, {HOSTILE: HOSTILE}):
+        (folder / "run_state.json").write_text(json.dumps({**state, "data": data}))
+        page = page_of(folder)
+        assert not {"script", "img", "iframe", "link", "object"} & set(page.tags)
+        assert not [attribute for attribute, _ in page.attributes if attribute.startswith("on")]
+        links = {value for name, value in page.attributes if name in ("src", "href", "action", "xlink:href")}
+        assert all(link.startswith("#") for link in links), "it needs no network"
+        assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
+        assert not [text for text in ("\x1b", "\u202e", "[1]") if text in page.text]
         assert "script>alert(1)<" in page.text and "{{ 7 * 7 }}" in page.text
 
 
@@ -207,8 +199,9 @@ def test_the_steps_of_the_answers_come_in_order(tmp_path):
 def test_the_page_is_headed_by_what_has_changed(tmp_path):
     """Ten wrong answers have become refusals: p is 2 / 2^10, and what 10,000 random signs say is close."""
     folder = write_run(tmp_path)
-    for step, outcome in ((0, "wrong"), (40, "refused")):
-        lines = [answer(row, float(step), outcome=outcome if row < 10 else "correct") for row in range(20)]
+    for step, outcome, supported in ((0, "wrong", 1), (40, "refused", 3)):
+        checked = {"details": {"factuality": {"facts": 4, "supported": supported, "refuted": 2}}}
+        lines = [answer(row, 1.0, outcome=outcome if row < 10 else "correct", **checked) for row in range(20)]
         write_answers(folder, step, *lines, folder="evaluation")
     text = " ".join(page_of(folder).text.split())
     head = "a model made from scratch, on 20 held-out questions, before and after training: "
@@ -216,6 +209,8 @@ def test_the_page_is_headed_by_what_has_changed(tmp_path):
     assert re.search(r"wrong 50.0% → 0.0% \(p = 0.00[123]\d?\), declined 0.0% → 50.0% \(p = 0.00[123]\d?\)\.", text)
     assert re.search(r"wrong 50.0 % 0.0 % -50.0 points \(-[67]\d.\d to -[23]\d.\d\) 0.00", text)
     assert not re.search(r"accuracy|incorrect|not_attempted|refused", text)
+    assert "supported facts per answer 1.00 → 3.00 (p < 0.001), refuted ones 2.00 → 2.00 (p = 1)." in text
+    assert "supported_facts 1.000 3.000 +2.000 (+2.000 to +2.000)" in text
     was, now = ({"accuracy": 0.5, "incorrect": 0.5 - more, "not_attempted": more} for more in (0, 0.5))
     write_summaries(folder, before={"": was}, after={"": now})
     attributes = page_of(folder).attributes
@@ -240,16 +235,6 @@ def test_a_model_that_says_nothing_is_not_celebrated_and_the_models_are_named(tm
     silent = "6 of 6 held-out answers are empty, 0 before training; only these have paid more: rewards/mine:brief."
     assert f"some/base, after a cold start ({folder}/cold_start/final): {silent}" in text
     assert "mean reward -" not in text
-
-
-def test_the_change_of_the_facts_is_in_the_headline_and_has_an_interval(tmp_path):
-    folder, counts = write_run(tmp_path), {"facts": 4, "supported": 1, "refuted": 2}
-    for step, supported in ((0, 1), (40, 3)):
-        details = {"factuality": counts | {"supported": supported}}
-        write_answers(folder, step, *(answer(row, 1.0, details=details) for row in range(20)), folder="evaluation")
-    text = " ".join(page_of(folder).text.split())
-    assert "supported facts per answer 1.00 → 3.00 (p < 0.001), refuted ones 2.00 → 2.00 (p = 1)." in text
-    assert "supported_facts 1.000 3.000 +2.000 (+2.000 to +2.000)" in text
 
 
 def test_a_plot_shows_each_value_at_its_place(tmp_path):

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from making import groups_of, load, pieces_tokenizer, refused, write_tool_checkpoint
+from making import cases, load, make_completion, pieces_tokenizer, refused, write_tool_checkpoint
 from tokenizers import normalizers
-from tool_twin import check_gradient, naive
+from tool_twin import naive
 
-from grpo.algorithm.schema import Completion, completions_of, own_words
+from grpo.algorithm.schema import Completion, own_words
 from grpo.data.prompts import ChatEncoder, load_tokenizer
 from grpo.engine.device.draw import NO_CUT, SamplingParams
 from grpo.engine.sampling.sampler import Sampler
@@ -134,17 +134,6 @@ def test_a_stream_tells_each_token_once_those_of_tools_too(checkpoint, encoder, 
     assert sum(len(completion.calls) for completion in told) > 3
 
 
-@pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo", "bnpo"])
-def test_the_gradient_is_that_of_the_drawn_tokens_after_the_given_ones(checkpoint, encoder, make_tools, loss_type):
-    model = load(checkpoint, rank=4, dtype=torch.float64)
-    groups = groups_of(*calling(model, encoder, make_tools, 4))
-    given = [
-        [any(call.start <= place < call.end for call in one.calls) for place in range(len(one.ids))]
-        for one in completions_of(groups)
-    ]
-    check_gradient(model, groups, given, loss_type, LIMIT, 4)
-
-
 def test_same_completions_in_any_company(checkpoint, encoder, make_tools):
     """Whatever the slots, the steps between two checks, the prefill batches, or how long the tools take."""
     model = load(checkpoint, rank=4)
@@ -231,24 +220,10 @@ def test_a_result_is_cut_between_characters(chat_checkpoint):
     assert len(answered(protocol, "漢" * 10**6)) <= 50 + len(protocol.open_ids) + len(protocol.close_ids)
 
 
-@pytest.mark.parametrize(("text", "call"), [
-    ("<search>a</search>", ("search", "a")),
-    ("x <search>a < b</search> y", ("search", "a < b")),
-    ("<search>a<search>b</search>", ("search", "b")),
-    ("<search>a<shout>b</shout>c</search>", ("shout", "b")),
-    ("<search>a</shout></search>", None),
-    ("</search>a</search>", None),
-    ("<search>a", None),
-    ("<Search>a</Search>", None),
-    ("＜search＞a＜/search＞", None),
-    ("<search >a</search>", None),
-    ("<other>a</other>", None),
-    ("<search></search>", ("search", "")),
-    ("<search>a\nb</search><search>c</search>", ("search", "a\nb")),
-])  # fmt: skip
-def test_what_a_call_is(text, call):
+@pytest.mark.parametrize(("text", "tool", "query"), cases(__file__, "calls"))
+def test_what_a_call_is(text, tool, query):
     found = call_pattern(["search", "shout"]).search(text)
-    assert (found and found.groups()) == call
+    assert (found.groups() if found else ("", "")) == (tool, query)
 
 
 def test_tags_that_are_never_closed_take_linear_time():
@@ -342,8 +317,7 @@ def test_an_async_tool_that_exits_leaves_the_others_alone(encoder, make_tools):
 
     calls, taken = make_tools({"search": says, "shout": exits_later}).begin(), {}
     for number, tool in enumerate(FUNCTIONS):
-        ids = encoder.plain(f"<{tool}>a</{tool}>")
-        assert calls.pause(number, Completion(ids, [0.0] * len(ids), [NO_CUT] * len(ids), "stop"), LIMIT)
+        assert calls.pause(number, make_completion(encoder.plain(f"<{tool}>a</{tool}>")), LIMIT)
     while len(taken) < 2:
         taken |= {number: completion.calls[0] for number, completion, _ in calls.take(wait=True)}
     assert taken[0].result == "a" and not taken[0].failure and "SystemExit" in taken[1].failure
@@ -386,17 +360,15 @@ def test_many_calls_need_few_threads(encoder, make_tools):
     tools, before = make_tools({"search": work}, timeout_s=0.1), threading.active_count()
     calls = tools.begin()
     for number in range(5000):
-        ids = encoder.plain(f"<search>{number}</search>")
-        assert calls.pause(number, Completion(ids, [0.0] * len(ids), [NO_CUT] * len(ids), "stop"), LIMIT)
+        assert calls.pause(number, make_completion(encoder.plain(f"<search>{number}</search>")), LIMIT)
     taken = {}
     while len(taken) < 5000:
-        taken |= {number: completion for number, completion, _ in calls.take(wait=True)}
+        taken |= {number: completion.calls[0] for number, completion, _ in calls.take(wait=True)}
         most = max(most, threading.active_count() - before)
     assert most <= 2 * workers.MAX_RUNNING + workers.MAX_HUNG
-    late = [number for number, completion in taken.items() if "no answer" in completion.failure]
-    assert late and all(number % 100 == 0 for number in late) and len(late) >= workers.MAX_HUNG
-    unasked = [number for number, completion in taken.items() if "not called" in completion.failure]
-    assert all(taken[n].calls[0].result == str(n) for n in set(taken) - {*late, *unasked})
+    late = [number for number, call in taken.items() if "no answer" in call.failure]
+    assert all(number % 100 == 0 for number in late) and len(late) >= workers.MAX_HUNG
+    assert all(n in late or call.result == str(n) or "not called" in call.failure for n, call in taken.items())
     release.set()
     while not all(future.done() for future in tools.workers.hung):
         time.sleep(0.01)

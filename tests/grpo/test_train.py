@@ -260,10 +260,11 @@ def test_a_run_that_trains_nothing_says_so(tmp_path, chat_checkpoint, capsys):
 
 
 @pytest.mark.parametrize("keys", [{}, {"lora_r": 0}], ids=["lora", "full"])
-def test_a_run_serves_as_a_model(tmp_path, chat_checkpoint, keys):
-    """Its final/, or without one its newest checkpoint, unless that holds no model."""
+def test_a_run_serves_as_a_model(tmp_path, chat_checkpoint, capsys, keys):
+    """Its final/, which is merged and said if it is an adapter; or without one its newest checkpoint, unless that holds no model."""
     run(tmp_path, chat_checkpoint, "first", max_steps=1, **keys)
     run(tmp_path, tmp_path / "first", "second", max_steps=1)
+    assert ("a new adapter of rank 8" in capsys.readouterr().err) == (not keys)
     weights = next((tmp_path / "first" / "final").glob("*.safetensors"))
     flip_last_bit(weights)
 
