@@ -121,6 +121,19 @@ def load(
     return model
 
 
+def from_transformers(folder: Path, **options):
+    """transformers' own model of a checkpoint."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, **options).eval()
+
+
+@torch.no_grad()
+def logits_of(model, ids: torch.Tensor) -> torch.Tensor:
+    """Our logits of one sequence, after each token."""
+    return hidden_states(model, ids) @ model.head().T
+
+
 def hidden_states(model, ids: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
     """Those of one sequence, after the last norm."""
     attend = PackedAttention(Layout.of((len(ids), ())), model.build.dtype, "cpu")

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from grpo.kernels.reference import attention, decode_attention
-from making import hidden_states, load, refused, visible_in, write_checkpoint
+from making import from_transformers, hidden_states, load, logits_of, refused, visible_in, write_checkpoint
 
 from grpo.algorithm.schema import Layout, Mode
 from grpo.engine.attention.decode import DecodeAttention
@@ -16,17 +16,6 @@ from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.sampling.cache import KVCache
 
 LENGTH = 24
-
-
-def hf_model(folder, dtype):
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa").eval()
-
-
-def our_logits(model, ids):
-    with torch.no_grad():
-        return hidden_states(model, ids) @ model.head().T
 
 
 SHAPES = {
@@ -50,7 +39,7 @@ def test_logits_equal_transformers_before_and_after_a_step(tmp_path, shape):
     write_checkpoint(tmp_path, family, **changes)
     generator = torch.Generator().manual_seed(1)
     ids, slope_TV = torch.randint(0, 96, (LENGTH,), generator=generator), torch.randn(LENGTH, 96, generator=generator)
-    ours, theirs = load(tmp_path, train_weights=True), hf_model(tmp_path, torch.float32)
+    ours, theirs = load(tmp_path, train_weights=True), from_transformers(tmp_path)
     for bound in (2e-5, 1e-4):
         found = hidden_states(ours, ids) @ ours.head().T, theirs(ids[None]).logits[0]
         assert (found[0] - found[1]).abs().max() <= bound
@@ -88,10 +77,10 @@ def test_a_bfloat16_model_is_as_near_to_float64_as_transformers(tmp_path, family
     """200 positions. The same weights, bfloat16's, in both; the mean error of the logits is that of rounding."""
     write_checkpoint(tmp_path, family, dtype=torch.bfloat16)
     ids = torch.randint(0, 96, (200,), generator=torch.Generator().manual_seed(1))
-    exact = our_logits(load(tmp_path, dtype=torch.float64), ids)
+    exact = logits_of(load(tmp_path, dtype=torch.float64), ids)
     with torch.no_grad():
-        theirs = hf_model(tmp_path, torch.bfloat16)(ids[None]).logits[0].double()
-    ours = our_logits(load(tmp_path, dtype=torch.bfloat16), ids).double()
+        theirs = from_transformers(tmp_path, dtype=torch.bfloat16)(ids[None]).logits[0].double()
+    ours = logits_of(load(tmp_path, dtype=torch.bfloat16), ids).double()
     error, usual = ((logits - exact).abs().mean() / exact.abs().mean() for logits in (ours, theirs))
     assert 0 < error < max(1.2 * usual, 0.002) and error < 0.02
 
@@ -122,7 +111,7 @@ def test_recomputation_changes_no_gradient(checkpoint, recompute):
         hidden = model(ids, torch.cat([torch.arange(15), torch.arange(8, 13)]), attend, Mode(dropout_seed=5))
         hidden.square().sum().backward()
         gradients.append([p.grad for p in model.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    assert all(map(torch.equal, *gradients))
 
 
 TWIN_LAYOUTS = {
@@ -134,7 +123,10 @@ TWIN_LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+BOUNDS = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.03}
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("layout", TWIN_LAYOUTS)
 def test_packed_attention_equals_its_twin_forward_and_backward(dtype, layout):
     """Each token sees its prompt and its own completion up to itself. In bfloat16 it is another program
@@ -145,7 +137,7 @@ def test_packed_attention_equals_its_twin_forward_and_backward(dtype, layout):
     upstream, gradients = torch.randn(tokens, 4, 8, generator=generator).to(dtype), []
     for out in (PackedAttention(layout, dtype, "cpu").attend(q, k, v), attention(q, k, v, visible)):
         gradients.append((out.detach(), *torch.autograd.grad(out, (q, k, v), upstream.to(out.dtype))))
-    bound = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.03}[dtype]
+    bound = BOUNDS[dtype]
     for ours, slow in zip(*gradients, strict=True):
         assert ours.dtype == dtype
         lengths = [group.prompt_length + sum(group.completion_lengths) for group in layout.groups]
@@ -153,7 +145,7 @@ def test_packed_attention_equals_its_twin_forward_and_backward(dtype, layout):
             assert (mine.double() - wanted).norm() <= bound * wanted.norm()  # a small group cannot hide behind a large
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("rows", [3, 8, 11])  # from 8 rows on bfloat16 is computed by attention/dense.py
 def test_decode_attention_equals_its_twin_and_writes_its_cache(dtype, rows):
     generator = torch.Generator().manual_seed(rows)
@@ -169,8 +161,7 @@ def test_decode_attention_equals_its_twin_and_writes_its_cache(dtype, rows):
         before[1, 0, row, :, position], before[1, 1, row, :, position] = k[row], v[row]
     assert torch.equal(cache.kv_L2BKSE, before)
     wanted = decode_attention(q, before[1, 0, :rows], before[1, 1, :rows], positions + 1)
-    bound = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.02}[dtype]
-    assert ((out.double() - wanted).norm(dim=(1, 2)) <= bound * wanted.norm(dim=(1, 2))).all()
+    assert ((out.double() - wanted).norm(dim=(1, 2)) <= BOUNDS[dtype] * wanted.norm(dim=(1, 2))).all()
 
 
 @pytest.mark.parametrize(

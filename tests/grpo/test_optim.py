@@ -20,14 +20,9 @@ def parameters(seed=0):
 def test_equals_torch_with_clipping_and_decay(scales_loss, max_norm):
     ours, theirs = parameters(), parameters()
     optimizer = Optimizer(FlatParameters(ours), (0.9, 0.99), 0.5, 0.1, scales_loss)
-    reference = torch.optim.AdamW(
-        [
-            {"params": [theirs[0], theirs[2]], "weight_decay": 0.1},
-            {"params": [theirs[1], theirs[3]], "weight_decay": 0.0},
-        ],
-        betas=(0.9, 0.99),
-        eps=0.5,
-    )
+    matrices, vectors = theirs[::2], theirs[1::2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    reference = torch.optim.AdamW(groups, betas=(0.9, 0.99), eps=0.5)
     for step in range(5):
         for group, backward in ((ours, optimizer.backward), (theirs, torch.Tensor.backward)):
             backward(sum((p * (i + 1) * (step - 2)).square().sum() for i, p in enumerate(group)))

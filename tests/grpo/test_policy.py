@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from making import hidden_states, load, randomise_adapter, refused, write_checkpoint
+from making import from_transformers, hidden_states, load, randomise_adapter, refused, write_checkpoint
 
 from grpo.algorithm.schema import POLICY, REFERENCE
 from grpo.base.errors import UserError
@@ -93,14 +93,12 @@ def test_what_is_saved_applies_to_the_checkpoint_on_disk(chat_checkpoint, adapte
 
 def test_a_merged_checkpoint_names_the_end_of_a_turn_for_other_tools(chat_checkpoint, tmp_path):
     """A base model's config.json names another end token than its template, and other tools go by the files."""
-    from transformers import AutoModelForCausalLM
-
     shutil.copytree(chat_checkpoint, tmp_path / "base")
     config = tmp_path / "base" / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"eos_token_id": 0}))
     policy = load_policy(configured(tmp_path / "base", lora_r=0), CPU)
     policy.save(tmp_path / "saved")
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "saved").generation_config.eos_token_id
+    theirs = from_transformers(tmp_path / "saved").generation_config.eos_token_id
     assert theirs == [0, policy.tokenizer.convert_tokens_to_ids("<|im_end|>")]
 
 
@@ -110,9 +108,9 @@ def test_a_new_adapter_depends_on_the_seed_alone(chat_checkpoint):
         torch.manual_seed(len(drawn))
         policy = load_policy(configured(chat_checkpoint, seed=seed), CPU)
         drawn.append([layer.A.stored.clone() for layer in policy.model.lora_linears()])
-    assert all(torch.equal(a, b) for a, b in zip(drawn[0], drawn[1], strict=True))
-    assert not any(torch.equal(a, b) for a, b in zip(drawn[0], drawn[2], strict=True))
-    assert not any(torch.equal(a, b) for a, b in zip(drawn[0], drawn[0][1:], strict=False) if a.shape == b.shape)
+    first, again, other = drawn
+    assert all(map(torch.equal, first, again)) and not any(map(torch.equal, first, other))
+    assert not any(map(torch.equal, first, first[1:])), "each layer goes on drawing"
 
 
 def test_two_adapters_or_one_without_a_base_are_refused(chat_checkpoint, adapter, tmp_path):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from making import load, refused, write_rows
+from making import from_transformers, load, refused, write_rows
 
 from grpo import export, generate, train
 from grpo.config.options import TrainConfig
@@ -63,7 +63,7 @@ def test_a_run_and_its_parts_keep_their_template_from_any_folder(home, part, tmp
 
 
 def test_every_export_keeps_the_template_and_names_its_base_for_any_folder(home, tmp_path, monkeypatch):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     monkeypatch.chdir(tmp_path)
     is_adapter = (home / "runs/mine/final/adapter_config.json").exists()
@@ -76,7 +76,7 @@ def test_every_export_keeps_the_template_and_names_its_base_for_any_folder(home,
     assert rendered(AutoTokenizer.from_pretrained("adapter")) == WANTED
     ids = torch.arange(5, 25)[None]
     theirs = peft.AutoPeftModelForCausalLM.from_pretrained("adapter")(ids).logits
-    assert (AutoModelForCausalLM.from_pretrained("merged")(ids).logits - theirs).abs().max() < 2e-5
+    assert (from_transformers("merged")(ids).logits - theirs).abs().max() < 2e-5
 
 
 def test_generate_asks_as_the_run_did(home, tmp_path, monkeypatch, capsys):

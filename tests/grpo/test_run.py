@@ -112,15 +112,6 @@ def test_with_peers_only_what_all_drop_together_is_dropped(tmp_path, monkeypatch
     assert asked == [0] and stop.value.exit_code == 130
 
 
-def test_on_leaving_everything_is_as_it_was(tmp_path):
-    numbers = (signal.SIGINT, signal.SIGTERM, signals.ALARM)
-    before = [signal.getsignal(number) for number in numbers]
-    with Run(configured(tmp_path)):
-        assert all(signal.getsignal(number) != handler for number, handler in zip(numbers, before, strict=True))
-    assert [signal.getsignal(number) for number in numbers] == before
-    assert record(tmp_path)["status"] == "done"
-
-
 def test_processes_that_do_not_agree_leave_everything_as_it_was_and_a_record(tmp_path):
     def agree(facts):
         raise RuntimeError("a rank is gone")

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from making import groups_of, load, refused, whole, write_checkpoint
+from making import from_transformers, groups_of, load, refused, whole, write_checkpoint
 
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.packing import pack_tokens
@@ -20,10 +20,8 @@ def policy(folder, dtype=torch.float32, held=None):
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
 def test_greedy_tokens_equal_transformers(tmp_path, family):
-    from transformers import AutoModelForCausalLM
-
     write_checkpoint(tmp_path, family, spread=0.3)
-    model, theirs = load(tmp_path), AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    model, theirs = load(tmp_path), from_transformers(tmp_path)
     ours = Sampler(model, [2]).sample(PROMPTS, 1, SamplingParams(30, temperature=0.0), [0] * 5)
     for prompt, (completion,) in zip(PROMPTS, ours, strict=True):
         inputs = torch.tensor([prompt])

@@ -1,6 +1,5 @@
 """Processes that share a model train what one process trains: the same completions, and weights but for rounding."""
 
-import json
 from signal import SIGKILL, SIGTERM
 
 import pytest
@@ -45,11 +44,11 @@ CONVERSATIONS = [
 def write_stage1(folder, name):
     """Write the config of a cold start of four steps, for whatever model stage 2 names."""
     rows = write_rows(folder / "conversations.jsonl", [{"messages": turns} for turns in CONVERSATIONS])
-    keys = {"dataset_id_or_path": str(rows), "output_dir": str(folder / name), "max_steps": 4, "save_steps": 0}
-    keys |= {key: COLD[key] for key in ("torch_dtype", "base_weights")}
-    keys |= {"lora_r": 4, "learning_rate": 5e-3, "report_to": ["none"], "disable_tqdm": True}
     path = folder / f"{name}.yaml"
-    path.write_text(json.dumps(keys))
+    path.write_text(
+        f"dataset_id_or_path: {rows}\noutput_dir: {folder / name}\nmax_steps: 4\nsave_steps: 0\nlora_r: 4\n"
+        "torch_dtype: float64\nbase_weights: int8\nlearning_rate: 5e-3\nreport_to: none\ndisable_tqdm: true\n"
+    )
     return path
 
 

@@ -35,7 +35,19 @@ async def shout(query: str) -> str:
     return f"{query}! " * (len(query) % 4)
 
 
+def slow_search(query):
+    time.sleep(0.01 * (len(query) % 2))
+    return search(query)
+
+
 FUNCTIONS = {"search": search, "shout": shout}
+COMPANY = (
+    {"max_slots": 1},
+    {"max_slots": 3, "prefill_tokens": 4},
+    {"check_every": 5},
+    {"max_slots": 6, "check_every": 16},
+    {"uses_graphs": True, "check_every": 3},
+)
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +83,10 @@ def prompts_of(encoder):
     return [encoder.plain(text) for text in ("a", "where was b", "<search>c</search>", "<search>", "a 1 2 3 4 5 6 7")]
 
 
+def told(done):
+    return [[(one.ids, one.calls, one.finish_reason) for one in group] for group in done]
+
+
 def own_answer(encoder, max_calls):
     """What a call is answered with, by the text drawn since the last result."""
     pattern, tags = call_pattern(list(FUNCTIONS)), (encoder.plain("<result>"), encoder.plain("</result>"))
@@ -94,10 +110,15 @@ def own_answer(encoder, max_calls):
     ("sampling", "max_calls"), [(SamplingParams(LIMIT), MAX_CALLS), (SamplingParams(LIMIT, 0.9, 0.9, 30), 1)], ids=str
 )
 def test_completions_equal_a_naive_loops_token_by_token(checkpoint, encoder, make_tools, sampling, max_calls):
-    """Each result follows the call that it answers; what was drawn after a call's last token is not seen."""
+    """Each result follows the call that it answers; what was drawn after a call's last token is not seen. Whatever the
+    slots, the steps between two checks, the prefill batches, or how long the tools take."""
     model, prompts = load(checkpoint, rank=4, dtype=torch.float64), prompts_of(encoder)
     seeds, answer = list(range(200, 200 + 5 * len(prompts))), own_answer(encoder, max_calls)
-    done = sampled(model, encoder, make_tools(max_calls=max_calls), prompts, 5, sampling, seeds)
+    done, *again = (
+        sampled(model, encoder, make_tools(tools, max_calls=max_calls), prompts, 5, sampling, seeds, **options)
+        for tools, options in [(FUNCTIONS, {}), *((FUNCTIONS | {"search": slow_search}, options) for options in COMPANY)]
+    )
+    assert all(told(other) == told(done) for other in again)
     num_calls = []
     for number, seed in enumerate(seeds):
         completion = done[number // 5][number % 5]
@@ -115,46 +136,16 @@ def test_completions_equal_a_naive_loops_token_by_token(checkpoint, encoder, mak
     assert set(range(min(max_calls, 2) + 1)) <= set(num_calls) and sum(num_calls) > 10
 
 
-def calling(model, encoder, make_tools, number=8):
-    """Prompts, and completions of which many call."""
-    prompts = prompts_of(encoder)
-    return prompts, sampled(
-        model, encoder, make_tools(), prompts, number, SamplingParams(LIMIT), list(range(number * len(prompts)))
-    )
-
-
 def test_a_stream_tells_each_token_once_those_of_tools_too(checkpoint, encoder, make_tools):
-    model = load(checkpoint, rank=4, dtype=torch.float64)
-    prompts, done = calling(model, encoder, make_tools, 2)
-    sampler, told = Sampler(model, [encoder.end], tools=make_tools()), []
-    for seed, completion in enumerate(completion for group in done for completion in group):
-        ids = list(sampler.stream(prompts[seed // 2], SamplingParams(LIMIT), seed, lambda _, one: told.append(one)))
+    model, prompts = load(checkpoint, rank=4, dtype=torch.float64), prompts_of(encoder)
+    params, seeds, ended = SamplingParams(LIMIT), list(range(2 * len(prompts))), []
+    done = sampled(model, encoder, make_tools(), prompts, 2, params, seeds)
+    sampler = Sampler(model, [encoder.end], tools=make_tools())
+    for seed, completion in enumerate(sum(done, [])):
+        ids = list(sampler.stream(prompts[seed // 2], params, seed, lambda _, one: ended.append(one)))
         assert ids == [token for token in completion.ids if token != encoder.end]
-        assert told[-1].ids == completion.ids and told[-1].logps == pytest.approx(completion.logps, abs=1e-5)
-    assert sum(len(completion.calls) for completion in told) > 3
-
-
-def test_same_completions_in_any_company(checkpoint, encoder, make_tools):
-    """Whatever the slots, the steps between two checks, the prefill batches, or how long the tools take."""
-    model = load(checkpoint, rank=4)
-    prompts, together = calling(model, encoder, make_tools)
-    answers = lambda done: [[(c.ids, c.calls, c.finish_reason) for c in group] for group in done]  # noqa: E731
-    assert sum(bool(c.calls) for group in together for c in group) > 20
-
-    def slow(query):
-        time.sleep(0.01 * (len(query) % 2))
-        return search(query)
-
-    for options in (
-        {"max_slots": 1},
-        {"max_slots": 3, "prefill_tokens": 4},
-        {"check_every": 5},
-        {"max_slots": 6, "check_every": 16},
-        {"uses_graphs": True, "check_every": 3},
-    ):
-        tools = make_tools({"search": slow, "shout": shout})
-        seeds, params = list(range(8 * len(prompts))), SamplingParams(LIMIT)
-        assert answers(sampled(model, encoder, tools, prompts, 8, params, seeds, **options)) == answers(together)
+        assert ended[-1].ids == completion.ids and ended[-1].logps == pytest.approx(completion.logps, abs=1e-5)
+    assert sum(len(completion.calls) for completion in ended) > 3
 
 
 def test_a_call_is_found_in_a_text_whose_tokenizer_drops_its_first_space():

@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 import torch
-from making import hidden_states, load, refused, same_tensors, write_checkpoint
+from making import from_transformers, load, logits_of, refused, same_tensors, write_checkpoint
 from safetensors.torch import load_file, save_file
 
 from grpo.base.errors import describe
@@ -26,20 +26,9 @@ from grpo.engine.parallel.splits import split_of
 IDS = torch.tensor([5, 9, 6, 40, 41, 2, 7, 7, 80, 3])
 
 
-def logits(model):
-    with torch.no_grad():
-        return (hidden_states(model, IDS) @ model.head().T).float()
-
-
 def hf_logits(model):
     with torch.no_grad():
         return model(IDS[None]).logits[0].float()
-
-
-def from_transformers(folder, **options):
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(folder, **options).eval()
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
@@ -51,8 +40,8 @@ def test_sharded_and_single_files_round_trip(tmp_path, family, tied):
     save_checkpoint(model, tmp_path / "shards", file_bytes=8000)
     assert len([*(tmp_path / "shards").glob("*.safetensors")]) > 3
     for folder in ("single", "shards"):
-        assert torch.equal(logits(load(tmp_path / folder)), logits(model))
-        assert (hf_logits(from_transformers(tmp_path / folder)) - logits(model)).abs().max() <= 2e-5
+        assert torch.equal(logits_of(load(tmp_path / folder), IDS), logits_of(model, IDS))
+        assert (hf_logits(from_transformers(tmp_path / folder)) - logits_of(model, IDS)).abs().max() <= 2e-5
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -119,12 +108,12 @@ def test_tensors_that_follow_from_others_may_be_there(tmp_path):
     """A tied head and rotary frequencies, as some checkpoints carry them; an untied model needs its head."""
     for tied in (True, False):
         folder = write_checkpoint(tmp_path / str(tied), tie_word_embeddings=tied)
-        wanted, tensors = logits(load(folder)), load_file(folder / "model.safetensors")
+        wanted, tensors = logits_of(load(folder), IDS), load_file(folder / "model.safetensors")
         tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
         if tied:
             tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
         save_file(tensors, folder / "model.safetensors")
-        assert torch.equal(logits(load(folder)), wanted)
+        assert torch.equal(logits_of(load(folder), IDS), wanted)
         if tied:  # transformers reads both, in spite of the config
             tensors["lm_head.weight"][3, 5] += 0.5
             save_file(tensors, folder / "model.safetensors")
@@ -144,11 +133,11 @@ def test_a_single_file_goes_before_an_index_of_older_ones(tmp_path):
         write_checkpoint(tmp_path / folder, seed=seed)
     save_checkpoint(load(tmp_path / "old"), tmp_path / "both", file_bytes=8000)
     (tmp_path / "both" / "model.safetensors").write_bytes((tmp_path / "new" / "model.safetensors").read_bytes())
-    wanted = logits(load(tmp_path / "new"))
+    wanted = logits_of(load(tmp_path / "new"), IDS)
     for pattern in ("none", "model-*"):
         for path in (tmp_path / "both").glob(pattern):
             path.unlink()
-        assert torch.equal(logits(load(tmp_path / "both")), wanted)
+        assert torch.equal(logits_of(load(tmp_path / "both"), IDS), wanted)
     assert (hf_logits(from_transformers(tmp_path / "both")) - wanted).abs().max() <= 2e-5
 
 
