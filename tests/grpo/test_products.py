@@ -57,11 +57,6 @@ def test_a_product_appended_to_its_input_and_one_that_is_added(dtype):
     assert torch.equal(append_product(x, prepack(weight))[0], wanted)
     wide = torch.cat([x, torch.full((20, 72), float("nan"), dtype=dtype)], dim=1)[None]
     assert append_product(wide, prepack(weight))[0].data_ptr() == wide.data_ptr() and torch.equal(wide[0], wanted)
-    parts = append_product(x, prepack(weight), 3)
-    assert torch.equal(torch.cat([part[:, x.shape[1] :] for part in parts], dim=1), wanted[:, x.shape[1] :])
-    three = torch.cat([x, torch.full((20, 24), float("nan"), dtype=dtype)], dim=1).repeat(3, 1, 1)
-    for found, part in zip(append_product(three, prepack(weight), 3), parts, strict=True):
-        assert torch.equal(found, part) and torch.equal(found[:, : x.shape[1]], x)
     y = torch.randn(20, 72).to(dtype)
     assert torch.equal(add_product(y.clone(), x, weight), y + linear(x, weight))
 

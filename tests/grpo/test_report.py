@@ -8,7 +8,7 @@ import pytest
 from making import refused, run_state, write_rows
 from test_explain import write_run
 from test_rules import late
-from test_train import QUESTIONS, run
+from test_train import run
 
 from grpo.base.errors import UserError
 from grpo.config.load import to_yaml
@@ -288,14 +288,6 @@ def test_the_command_writes_the_page_into_the_run(tmp_path, capsys):
 
 
 # --- at the end of a run -------------------------------------------------------------------------------------------
-
-
-def test_a_run_ends_with_its_page(tmp_path, chat_checkpoint):
-    held_out = write_rows(tmp_path / "held_out.jsonl", QUESTIONS[:6])
-    run(tmp_path, chat_checkpoint, eval_dataset_id_or_path=str(held_out))
-    text = Page((tmp_path / "run" / "report.html").read_text(encoding="utf-8")).text
-    assert "early_letters" in text and "all held-out questions: 6" in text and "Completions of step 3" in text
-    assert "done" in text
 
 
 def test_a_run_that_fails_ends_with_a_page_that_says_why(tmp_path, chat_checkpoint):

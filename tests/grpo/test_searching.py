@@ -2,14 +2,12 @@
 
 import json
 import re
-from functools import partial
 from pathlib import Path
 
 import pytest
 from making import build_base, fill, make_group, outcomes_of, read_lines, refused, write_rows, write_tool_checkpoint
 
 from grpo.algorithm.schema import Call, Score
-from grpo.api import train as train_from_python
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data.conversations import make_examples
@@ -191,32 +189,3 @@ def test_the_cold_start_of_a_real_model_recalls_an_answer_and_then_searches_at_r
         searched += bool(call)
     assert searched / len(made.conversations) == pytest.approx(0.4, abs=0.06)
     assert len(library) == round(0.9 * len(made.questions + made.held_out))
-
-
-def test_a_program_passes_tools_as_trl_does(model, tmp_path):
-    """A typed function with a docstring, of one text; the object itself is called."""
-    asked = []
-
-    def search(query: str) -> str:
-        """Look something up.
-
-        Args:
-            query: What to look up.
-        """
-        asked.append(query)
-        return "b"
-
-    def add(a: int, b: int) -> int:
-        return a + b
-
-    keys = {"max_steps": 1, "num_generations": 4, "per_device_train_batch_size": 16, "max_completion_length": 60}
-    keys |= {"lora_r": 2, "report_to": "none", "disable_tqdm": True, "max_tool_calls": 2}
-    length = lambda completions, **columns: [float(len(text)) for text in completions]  # noqa: E731
-    call = partial(train_from_python, str(model), QUESTIONS, [length], tmp_path / "run", **keys)
-    call(tools=[search])
-    records = read_lines(tmp_path / "run" / "completions" / "step-000001.jsonl")
-    made = [made for record in records for made in record.get("tool_calls", [])]
-    assert sorted(asked) == sorted(made["query"] for made in made) and made
-    assert "<python>:search" in (tmp_path / "run.config.yaml").read_text()
-    for wrong, said in ((add, "missing a required argument"), ([3], "the tool")):
-        refused(lambda wrong=wrong: call(tools=wrong, overwrite_output_dir=True), said, exit_code=2)

@@ -552,6 +552,12 @@ def reward_func(environments, **kwargs):
     return [environment.counter for environment in environments]
 
 
+def long(completions, log_metric, **columns):
+    lengths = [len(completion[0]["content"]) for completion in completions]
+    log_metric("length/longest", max(lengths))
+    return lengths
+
+
 class Paying(IncrementEnv):
     def get_reward(self) -> float:
         return float(self.counter)
@@ -572,15 +578,16 @@ def calling(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("tools", "reward"), [
-    ({"tools": [multiply]}, lambda completions, **columns: [len(one[0]["content"]) for one in completions]),
+    ({"tools": [multiply]}, long),
     ({"environment_factory": IncrementEnv}, reward_func),
     ({"environment_factory": Paying}, None),
     ({"environment_factory": Paying, "tools": [multiply]}, [Paying, reward_func]),
 ], ids=["tools", "environment", "rewarding", "both"])  # fmt: skip
 def test_trls_examples_run_unchanged(calling, tmp_path, monkeypatch, tools, reward):
     monkeypatch.chdir(tmp_path)
-    reward = {} if reward is None else {"reward_funcs": reward}
-    result = train(str(calling), train_dataset=ROWS, output_dir="run", **reward, **tools, **KEYS)
+    given = {} if reward is None else {"reward_funcs": reward}
+    result = train(str(calling), train_dataset=ROWS, output_dir="run", **given, **tools, **KEYS)
+    assert all(("log/length/longest" in line) == (reward is long) for line in read_lines(result.path / "metrics.jsonl"))
     rows = [row for step in (1, 2) for row in read_lines(result.path / f"completions/step-{step:06d}.jsonl")]
     called = [row for row in rows if row.get("tool_calls")]
     assert len(called) > 2 and all(call["is_turn"] for row in called for call in row["tool_calls"])
