@@ -124,7 +124,7 @@ for rows in range(2, 702):
     assert late - early < 30e6
 
 
-def used_bytes() -> int:
+def used_bytes():
     """Memory that this process has allocated and not freed."""
     count = ctypes.CDLL(None).mallinfo2
     count.restype = MallocInfo

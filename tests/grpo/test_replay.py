@@ -34,7 +34,7 @@ KINDS = {
 }
 
 
-def is_equal(found, fewest: int = 5) -> bool:
+def is_equal(found, fewest=5):
     """Whether all that the run has recorded of the step was made again. fewest: metrics that were compared."""
     return not found.notes and found.num_same == found.num_recorded == 16 and found.num_equal == found.num_compared >= fewest
 
@@ -143,7 +143,7 @@ def test_a_resumed_run_is_made_again(tmp_path, chat_checkpoint, monkeypatch):
         assert is_equal(found) and found.start == start
 
 
-def twin(gradient: Gradient, config) -> dict[tuple[int, int, int], torch.Tensor]:
+def twin(gradient, config):
     """(row, answer, token) -> the gradient of that token's term of the loss, from the formula, by autograd."""
     learner, parts = gradient.learner, {}
     model, reference = learner.model, learner.reference

@@ -27,7 +27,7 @@ NEVER_CLOSED = {"meta", "br", "wbr", "img", "link", "input"}
 class Page(HTMLParser):
     """Checks that tags are balanced, and collects tags, attributes and text."""
 
-    def __init__(self, text: str):
+    def __init__(self, text):
         super().__init__()
         self.open, self.tags, self.attributes, self.text = [], [], [], ""
         self.feed(text)
@@ -48,11 +48,11 @@ class Page(HTMLParser):
             self.text += data
 
 
-def page_of(folder) -> Page:
+def page_of(folder):
     return Page(render(read_record(folder)))
 
 
-def answer(row: int, reward, completion: str = "x", **more) -> dict:
+def answer(row, reward, completion="x", **more):
     return {
         "row": row,
         "question": f"question {row}",
@@ -67,12 +67,12 @@ def answer(row: int, reward, completion: str = "x", **more) -> dict:
     }
 
 
-def write_answers(run, step: int, *answers: dict, folder: str = "completions") -> None:
+def write_answers(run, step, *answers, folder="completions"):
     (run / folder).mkdir(exist_ok=True)
     write_rows(run / folder / f"step-{step:06d}.jsonl", answers)
 
 
-def write_summaries(folder, **moments) -> None:
+def write_summaries(folder, **moments):
     (folder / "evaluation.json").write_text(json.dumps(moments))
 
 

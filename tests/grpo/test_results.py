@@ -46,7 +46,7 @@ def home(chat_checkpoint, tmp_path_factory, request):
 WANTED = "[system!] Be brief.<|im_end|>[user!] x<|im_end|>[assistant] "
 
 
-def rendered(tokenizer) -> str:
+def rendered(tokenizer):
     return ChatEncoder(tokenizer).prompt(
         [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "x"}]
     )[0]

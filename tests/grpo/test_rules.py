@@ -37,7 +37,7 @@ HEALTHY = {
 }
 
 
-def symptoms_of(num_steps: int = 40, config=None, **changes) -> dict[str, object]:
+def symptoms_of(num_steps=40, config=None, **changes):
     """The alarms, by rule, of a run whose reward rises. changes: metric -> a function of the step, or a value."""
     diagnosis = Diagnosis(config=config or {})
     for step in range(1, num_steps + 1):
@@ -48,12 +48,12 @@ def symptoms_of(num_steps: int = 40, config=None, **changes) -> dict[str, object
     return {symptom.rule.__name__: symptom for symptom in diagnosis.symptoms.values()}
 
 
-def late(before, after, begin: int = 20):
+def late(before, after, begin=20):
     """A metric that changes at a step."""
     return lambda step: after if step >= begin else before
 
 
-def formulas(text: str) -> dict:
+def formulas(text):
     """Read `metric: formula of the step; …`."""
     parts = [part.rpartition(": ") for part in text.split("; ")]
     return {name: eval(f"lambda step: {formula}", {"nan": math.nan}) for name, _, formula in parts}

@@ -28,12 +28,12 @@ def configured(folder, *changes):
     return making.configured(folder, resume_from_checkpoint="true", **dict(change.split("=", 1) for change in changes))
 
 
-def send(number: int) -> None:
+def send(number):
     signal.raise_signal(number)
     time.sleep(0.01)  # Python runs its handler between two instructions
 
 
-def record(tmp_path) -> dict:
+def record(tmp_path):
     return making.run_state(tmp_path / "run")
 
 

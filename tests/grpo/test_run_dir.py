@@ -61,7 +61,7 @@ def test_overwriting_removes_a_runs_own_files_and_nothing_else(tmp_path):
     assert (tmp_path / "run" / "data" / "file").exists()
 
 
-def contents(path) -> dict:
+def contents(path):
     return {found: found.read_bytes() for found in path.rglob("*") if found.is_file() and found.name != ".lock"}
 
 

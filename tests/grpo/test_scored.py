@@ -22,7 +22,7 @@ LOSSES = ["grpo", "dapo", "dr_grpo", "bnpo"]
 ANSWERS = (7, 3, 4, 8), (9, 6, 5), (11, 12), (13, 14, 15)
 
 
-def make_groups() -> list:
+def make_groups():
     """The first group teaches nothing; of the second, one completion does not, and of two only the last tokens do. The
     third has a completion that is masked, and one whose first sentence is false."""
     groups = [make_group((5, 9, 6 + number), *ANSWERS) for number in range(3)]
@@ -35,12 +35,12 @@ def make_groups() -> list:
 NUM_SCORED = [0, 0, 0, 0, 2, 0, 2, 2, 4, 3, 0, 3]  # of the completions of make_groups, without a KL term
 
 
-def config_of(**keys) -> TrainConfig:
+def config_of(**keys):
     keys = {"num_iterations": 2, "epsilon": 1e-3, "mask_truncated_completions": True, "learning_rate": 1e-2} | keys
     return TrainConfig(max_completion_length=4, per_device_train_batch_size=4, lr_scheduler_type="constant", **keys)
 
 
-def train(folder, config: TrainConfig, is_complete: bool) -> tuple[list[torch.Tensor], Learned]:
+def train(folder, config, is_complete):
     """The gradients of two updates on the same groups, the loss of both, and the last weights. is_complete: every token
     is scored, as if all had a gradient."""
     model = load(folder, rank=4, dtype=torch.float64)
