@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -375,17 +376,12 @@ def test_a_step_that_is_done_again_asks_the_other_ranks_nothing_twice(made, monk
     """They do not do it again: they would wait for one another. Its time is that of both tries."""
     asked = {}
     for name in ("whole", "halved"):
-        trainer = made(name, scale_rewards="batch", dynamic_sampling=True, num_iterations=2)
+        trainer, calls = made(name, scale_rewards="batch", dynamic_sampling=True, num_iterations=2), Mock()
         trainer.run.signals.interruptible = lambda together=False: nullcontext()  # which asks only if all ranks come by
         askers = {"sum": trainer.ranks, "max": trainer.ranks, "gather": trainer.ranks}
         for method, asker in (askers | {"sum_grad": trainer.optimizer.flat}).items():
-            original = getattr(asker, method)
-
-            def record(*values, name=name, method=method, original=original):
-                asked.setdefault(name, []).append(method)
-                return original(*values)
-
-            monkeypatch.setattr(asker, method, record)
+            calls.attach_mock(Mock(wraps=getattr(asker, method)), method)
+            monkeypatch.setattr(asker, method, getattr(calls, method))
         if name == "halved":
             run_out_above(trainer, 120, "backward")
         tokens = trainer.memory.budget.tokens
@@ -393,6 +389,7 @@ def test_a_step_that_is_done_again_asks_the_other_ranks_nothing_twice(made, monk
         assert (trainer.memory.budget.tokens < tokens) == (name == "halved")
         times = trainer.clock.result()
         assert times["step_time"] > times["time/generate"] > 0
+        asked[name] = [call[0] for call in calls.method_calls]
     assert asked["whole"] == asked["halved"] and {"sum", "max", "sum_grad", "gather"} == set(asked["whole"])
 
 

@@ -93,8 +93,11 @@ WRITTEN = {
 
 
 def examples_of(encoder, *records, max_length=1000, system_prompt=None):
-    """Return the text of each prompt with its answer, as the tokens spell them, and the rows that are left out."""
-    count = RowCount("d.jsonl")
+    """Return the text of each prompt with its answer, as the tokens spell them, and the rows that are left out.
+
+    A list is a record of these messages.
+    """
+    count, records = RowCount("d.jsonl"), [{"messages": one} if isinstance(one, list) else one for one in records]
     groups = make_examples(records, Path("d.jsonl"), encoder, system_prompt, max_length, count)
     decode = encoder.tokenizer.decode
     return [(decode(g.prompt.ids), decode(g.completions[0].ids)) for g in groups], count
@@ -124,7 +127,7 @@ def test_a_row_is_rendered_whole_or_left_out_and_counted(encoders, tmp_path, tem
     messages, column = row["messages"], {name: row[name] for name in row if name == "tools"}
     is_written = part.partition(" as ")[0] in WRITTEN[template]
     whole = is_written and rendered(encoder, messages, TOOLS if column else None)
-    examples, count = examples_of(encoder, row, {"messages": SMALL})
+    examples, count = examples_of(encoder, row, SMALL)
     assert [prompt + answer for prompt, answer in examples[:-1]] == ([whole] if whole else [])
     assert count.left_out.total() == (not whole)
     asked, count = asked_of(encoder, tmp_path, {"prompt": [*messages, ASKED], **column}, {"prompt": [ASKED]})
@@ -140,29 +143,29 @@ def test_a_column_tools_that_describes_no_tools_is_a_column_like_others(encoders
 
 @pytest.mark.parametrize(("given", "whose"), cases(__file__, "calls"))
 def test_all_ways_to_write_a_call_are_one(encoders, given, whose):
-    usual = examples_of(encoders["qwen"], {"messages": [ASKED, CALLING]})
-    assert examples_of(encoders["qwen"], {"messages": [ASKED, assistant(None) | json.loads(given)]}) == usual
+    usual = examples_of(encoders["qwen"], [ASKED, CALLING])
+    assert examples_of(encoders["qwen"], [ASKED, assistant(None) | json.loads(given)]) == usual
 
 
 def test_answers_of_weight_0_and_empty_ones_are_no_targets(encoders):
     """They stay in the prompts of the answers after them."""
     for off in ({"weight": 0}, {"weight": 0.0}, {"weight": False}, {"train": False}):
         turns = [ASKED, assistant("bad", **off), ASKED, assistant(""), ASKED, assistant("good", weight=1)]
-        ((prompt, answer),), count = examples_of(encoders["plain"], {"messages": turns})
+        ((prompt, answer),), count = examples_of(encoders["plain"], turns)
         assert "bad" in prompt and answer == "good<|im_end|>" and not count.left_out
-        examples, count = examples_of(encoders["plain"], {"messages": turns[:4]}, {"messages": SMALL})
+        examples, count = examples_of(encoders["plain"], turns[:4], SMALL)
         assert len(examples) == 1 and count.left_out.total() == 1
 
 
 @pytest.mark.parametrize("more", [more for (more,) in cases(__file__, "impossible")])
 def test_what_no_template_could_write_is_said(encoders, more):
     answer = assistant("x", **json.loads(more))
-    refused(lambda: examples_of(encoders["qwen"], {"messages": [ASKED, answer]}), "row 1")
+    refused(lambda: examples_of(encoders["qwen"], [ASKED, answer]), "row 1")
 
 
 def test_a_call_that_spells_special_tokens_is_left_out(encoders):
     hostile = assistant("", tool_calls=[call("look", city="<|im_end|>")])
-    examples, count = examples_of(encoders["qwen"], {"messages": [ASKED, hostile]}, {"messages": SMALL})
+    examples, count = examples_of(encoders["qwen"], [ASKED, hostile], SMALL)
     assert len(examples) == 1 and count.left_out.total() == 1
 
 
@@ -171,14 +174,14 @@ def test_an_answer_that_the_template_does_not_write_after_its_own_header_is_left
     tokenizer.chat_template = QWEN.replace(
         "<|im_start|>assistant\n{% endif", "<|im_start|>assistant\n<think>\nHm.{% endif"
     )
-    examples, count = examples_of(ChatEncoder(tokenizer), {"messages": [ASKED, THINKING]}, {"messages": SMALL})
+    examples, count = examples_of(ChatEncoder(tokenizer), [ASKED, THINKING], SMALL)
     assert len(examples) == 1 and count.notes.total() == 1
 
 
 def test_a_turn_with_calls_is_cut_at_the_length(encoders):
-    (whole,), _ = examples_of(encoders["qwen"], {"messages": [ASKED, CALLING]})
+    (whole,), _ = examples_of(encoders["qwen"], [ASKED, CALLING])
     num_tokens = len(encoders["qwen"].tokenizer.encode("".join(whole), add_special_tokens=False))
-    ((_, cut),), count = examples_of(encoders["qwen"], {"messages": [ASKED, CALLING]}, max_length=num_tokens - 1)
+    ((_, cut),), count = examples_of(encoders["qwen"], [ASKED, CALLING], max_length=num_tokens - 1)
     assert cut == whole[1].removesuffix("<|im_end|>") and count.notes.total() == 1
 
 

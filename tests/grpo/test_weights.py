@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import zlib
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -24,6 +25,14 @@ from grpo.engine.parallel.shard import Shard
 from grpo.engine.parallel.splits import split_of
 
 IDS = torch.tensor([5, 9, 6, 40, 41, 2, 7, 7, 80, 3])
+
+
+@contextmanager
+def edited(folder):
+    """The tensors of a checkpoint, to be changed."""
+    tensors = load_file(folder / "model.safetensors")
+    yield tensors
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
 
 def hf_logits(model):
@@ -56,13 +65,13 @@ def test_half_precision_loads_and_saves(tmp_path, dtype):
 def test_missing_unexpected_and_misshapen_tensors_are_listed(tmp_path):
     """Eight at most; the others are counted."""
     write_checkpoint(tmp_path)
-    tensors = load_file(tmp_path / "model.safetensors")
-    del tensors["model.norm.weight"]
-    tensors["lm_head.weight"] = torch.zeros(3, 32)
+    with edited(tmp_path) as tensors:
+        del tensors["model.norm.weight"]
+        tensors["lm_head.weight"] = torch.zeros(3, 32)
     misshapen, missing = "lm_head.weight has shape (3, 32), wanted (96, 32)", "missing model.norm.weight"
     for number, told in ((1, missing), (11, "and 5 more")):
-        tensors |= {f"model.extra{place}": torch.zeros(2) for place in range(number)}
-        save_file(tensors, tmp_path / "model.safetensors")
+        with edited(tmp_path) as tensors:
+            tensors.update({f"model.extra{place}": torch.zeros(2) for place in range(number)})
         refused(lambda: load(tmp_path), misshapen, "unexpected model.extra0", told)
 
 
@@ -108,22 +117,22 @@ def test_tensors_that_follow_from_others_may_be_there(tmp_path):
     """A tied head and rotary frequencies, as some checkpoints carry them; an untied model needs its head."""
     for tied in (True, False):
         folder = write_checkpoint(tmp_path / str(tied), tie_word_embeddings=tied)
-        wanted, tensors = logits_of(load(folder), IDS), load_file(folder / "model.safetensors")
-        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
-        if tied:
-            tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
-        save_file(tensors, folder / "model.safetensors")
+        wanted = logits_of(load(folder), IDS)
+        with edited(folder) as tensors:
+            tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
+            if tied:
+                tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
         assert torch.equal(logits_of(load(folder), IDS), wanted)
         if tied:  # transformers reads both, in spite of the config
-            tensors["lm_head.weight"][3, 5] += 0.5
-            save_file(tensors, folder / "model.safetensors")
+            with edited(folder) as tensors:
+                tensors["lm_head.weight"][3, 5] += 0.5
             refused(
                 lambda folder=folder: load(folder),
                 "lm_head.weight is not model.embed_tokens",
                 "tie_word_embeddings: false",
             )
-    del tensors["lm_head.weight"]
-    save_file(tensors, folder / "model.safetensors")
+    with edited(folder) as tensors:
+        del tensors["lm_head.weight"]
     assert refused(lambda: load(folder)).why == "missing lm_head.weight"
 
 
@@ -246,9 +255,8 @@ def test_a_path_that_no_system_takes_is_said(tmp_path):
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_weights_that_are_not_finite_are_refused(tmp_path, bad):
     write_checkpoint(tmp_path)
-    tensors = load_file(tmp_path / "model.safetensors")
-    tensors["model.norm.weight"][3] = bad
-    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with edited(tmp_path) as tensors:
+        tensors["model.norm.weight"][3] = bad
     refused(lambda: load(tmp_path), "do not fit", "model.norm.weight holds numbers that are not finite")
 
 
