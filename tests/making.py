@@ -43,6 +43,7 @@ ALONE = SimpleNamespace(
 )
 ALONE.replicas, ALONE.shard = ALONE, shard.ALONE
 
+
 def twins(**changes):
     """Ranks of which there are two, and the other does what this one does."""
     ranks = SimpleNamespace(**vars(ALONE) | {"world": 2}, is_main=True, is_restart=False)

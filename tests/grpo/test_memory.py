@@ -30,7 +30,6 @@ from grpo.engine.parallel.shard import Shard
 from grpo.run.run import Run
 from grpo.train import GrpoTrainer, longest_groups
 
-
 SMALL = {
     "model_type": "qwen2",
     "vocab_size": 2048,

@@ -80,7 +80,9 @@ ROWS = {  # what a message may hold beside role and content, once each, and the 
     "tool": {"messages": [ASKED, RESULT, assistant("Rain.")]},
     "reasoning_content": {"messages": [ASKED, THINKING]},
     "thinking": {"messages": [ASKED, assistant("4", thinking="2 and 2")]},
-    "two calls": {"messages": [ASKED, assistant("", tool_calls=[call("look", city="Oslo"), call("look", city="Bergen")])]},
+    "two calls": {
+        "messages": [ASKED, assistant("", tool_calls=[call("look", city="Oslo"), call("look", city="Bergen")])]
+    },
     "tools as objects": {"messages": SMALL, "tools": TOOLS},
     "tools as text": {"messages": SMALL, "tools": json.dumps(TOOLS)},
     "tools as texts": {"messages": SMALL, "tools": [json.dumps(TOOLS[0])]},

@@ -51,7 +51,9 @@ def test_where_a_step_is_split(text, budget, batches):
         groups.append(make_group(*ids, loss_weight=[float("(" not in length) for length in lengths]))
         names |= {id(one): f"{letter}{place}" for place, one in enumerate(groups[-1].completions, 1)}
     found = split_into_micro_batches(groups, budget)
-    assert " | ".join(" ".join(names[id(one)] for part in parts for one in part.completions) for parts in found) == batches
+    assert (
+        " | ".join(" ".join(names[id(one)] for part in parts for one in part.completions) for parts in found) == batches
+    )
     for parts in found:
         assert all(one in part.group.completions for part in parts for one in part.completions)
         assert len({id(part.group) for part in parts}) == len(parts)  # a group's prompt is there once

@@ -122,7 +122,9 @@ def test_the_files_of_rewards_and_tools_are_inputs(model, tmp_path, monkeypatch)
 
 def test_who_differs_in_what_is_named():
     ranks = SimpleNamespace(rank=0, world=2, gather=lambda mine: [mine, ("host1", {"torch": "2.12", "seed": "1"})])
-    error = refused(lambda: Ranks.agree(ranks, {"torch": "2.13", "seed": "1", "beta": "0.1"}), "do not agree", exit_code=2)
+    error = refused(
+        lambda: Ranks.agree(ranks, {"torch": "2.13", "seed": "1", "beta": "0.1"}), "do not agree", exit_code=2
+    )
     beta, torch_ = map(str.strip, error.why.splitlines())
     assert beta.startswith("beta: 0.1 on rank 0 (") and beta.endswith("none on rank 1 (host1)")
     assert torch_.startswith("torch: 2.13 on rank 0 (") and torch_.endswith("2.12 on rank 1 (host1)")

@@ -36,7 +36,11 @@ KINDS = {
 
 def is_equal(found, fewest=5):
     """Whether all that the run has recorded of the step was made again. fewest: metrics that were compared."""
-    return not found.notes and found.num_same == found.num_recorded == 16 and found.num_equal == found.num_compared >= fewest
+    return (
+        not found.notes
+        and found.num_same == found.num_recorded == 16
+        and found.num_equal == found.num_compared >= fewest
+    )
 
 
 @pytest.fixture(scope="module")

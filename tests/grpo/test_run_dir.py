@@ -144,7 +144,9 @@ def test_the_record_says_how_the_run_stands_and_ended(tmp_path, monkeypatch):
     assert record("started", "updated", "step", "last_checkpoint") == [*started, "later", 7, "checkpoint-5"]
     made.close(143, "a signal")
     assert record("status", "exit_code", "reason", "step") == ["interrupted", 143, "a signal", 7]
-    open_run(tmp_path, resume=True).close(2, "the data has changed")  # before it has loaded anything: what was reached stays on record
+    open_run(tmp_path, resume=True).close(
+        2, "the data has changed"
+    )  # before it has loaded anything: what was reached stays on record
     assert record("status", "exit_code", "step", "last_checkpoint") == ["failed", 2, 7, "checkpoint-5"]
     open_run(tmp_path, resume=True).close(0, "")
     assert record("status", "exit_code", "reason") == ["done", 0, ""]

@@ -1,5 +1,7 @@
 """The sampler against transformers' generate, against the trainer's log-probs, and against itself in other company."""
 
+import itertools
+
 import pytest
 import torch
 from making import from_transformers, groups_of, load, refused, whole, write_checkpoint
@@ -94,7 +96,7 @@ def test_limits_stops_and_callbacks(checkpoint):
     done = Sampler(model, range(0, 96, 12), max_slots=4).sample(
         PROMPTS, 2, SamplingParams(30), list(range(10)), lambda n, c: seen.append((n, c)), limits
     )
-    flat = sum(done, [])
+    flat = list(itertools.chain(*done))
     assert sorted(n for n, _ in seen) == list(range(10)) and all(flat[n] is c for n, c in seen)
     for completion, limit in zip(flat, limits, strict=True):
         ended = completion.ids[-1] % 12 == 0

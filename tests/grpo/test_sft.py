@@ -14,6 +14,8 @@ from grpo.sft import SftTrainer, load_examples, sft
 from grpo.train import train
 
 TURNS = [[("user", f"What is {n} + 1?"), ("assistant", f"It is {n + 1}.")] for n in range(12)]
+
+
 @pytest.fixture
 def configure(tmp_path, chat_checkpoint):
     """The configuration of a short run over these conversations, with these keys; it lies in cold.yaml."""

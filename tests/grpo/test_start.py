@@ -55,7 +55,9 @@ def test_a_folder_that_the_run_reads_is_no_output(home, chat_checkpoint):
     shutil.copy(home / "q.jsonl", home / "rows")
     shutil.copytree(chat_checkpoint, home / "run" / "final")
     (home / "run" / "run_state.json").write_text(json.dumps({"id": "0" * 21}))
-    keys = [f"model_name_or_path={name} output_dir={name}" for name in (chat_checkpoint, "run/final", "run/../run/final/")]
+    keys = [
+        f"model_name_or_path={name} output_dir={name}" for name in (chat_checkpoint, "run/final", "run/../run/final/")
+    ]
     keys += [f"tokenizer_name_or_path={chat_checkpoint} output_dir={chat_checkpoint}"]
     keys += ["model_name_or_path=run/final output_dir=run", "dataset_id_or_path=rows output_dir=rows"]
     before = sorted(home.rglob("*")), sorted(chat_checkpoint.iterdir())
@@ -174,9 +176,7 @@ def test_a_large_model_without_a_gpu_is_named_first_and_counted(home, large, mon
         assert "--memory-gb 80" in error.why
         assert ("device=cpu" in error.why) == (gigabytes > 31), "a fix has to help"
     set_memory(monkeypatch, 31.0)  # the weights fit, and their adapters do not
-    refused(
-        lambda: start(large, "device=cpu"), "model does not fit into memory", "tensor_parallel_size"
-    )
+    refused(lambda: start(large, "device=cpu"), "model does not fit into memory", "tensor_parallel_size")
     set_memory(monkeypatch, 2000)
     refused(lambda: start(large, "device=cpu"), "large holds no safetensors weights")
     (home / "large/model.safetensors").write_bytes((home / "small.safetensors").read_bytes())

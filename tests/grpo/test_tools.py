@@ -1,6 +1,7 @@
 """Tools in the middle of a completion: against a naive loop, token by token; in any company; under attack."""
 
 import asyncio
+import itertools
 import os
 import threading
 import time
@@ -116,7 +117,10 @@ def test_completions_equal_a_naive_loops_token_by_token(checkpoint, encoder, mak
     seeds, answer = list(range(200, 200 + 5 * len(prompts))), own_answer(encoder, max_calls)
     done, *again = (
         sampled(model, encoder, make_tools(tools, max_calls=max_calls), prompts, 5, sampling, seeds, **options)
-        for tools, options in [(FUNCTIONS, {}), *((FUNCTIONS | {"search": slow_search}, options) for options in COMPANY)]
+        for tools, options in [
+            (FUNCTIONS, {}),
+            *((FUNCTIONS | {"search": slow_search}, options) for options in COMPANY),
+        ]
     )
     assert all(told(other) == told(done) for other in again)
     num_calls = []
@@ -141,7 +145,7 @@ def test_a_stream_tells_each_token_once_those_of_tools_too(checkpoint, encoder, 
     params, seeds, ended = SamplingParams(LIMIT), list(range(2 * len(prompts))), []
     done = sampled(model, encoder, make_tools(), prompts, 2, params, seeds)
     sampler = Sampler(model, [encoder.end], tools=make_tools())
-    for seed, completion in enumerate(sum(done, [])):
+    for seed, completion in enumerate(itertools.chain(*done)):
         ids = list(sampler.stream(prompts[seed // 2], params, seed, lambda _, one: ended.append(one)))
         assert ids == [token for token in completion.ids if token != encoder.end]
         assert ended[-1].ids == completion.ids and ended[-1].logps == pytest.approx(completion.logps, abs=1e-5)

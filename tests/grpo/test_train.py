@@ -159,9 +159,7 @@ def test_options_that_no_twin_has_train(trained, keys):
 
 def test_clipping_is_seen_where_it_happens(trained):
     """A first pass has ratio 1; those after it are in the means, too."""
-    once, often = (
-        trained(f"{n}", num_iterations=n, learning_rate=2e-2, max_steps=2) for n in (1, 3)
-    )
+    once, often = (trained(f"{n}", num_iterations=n, learning_rate=2e-2, max_steps=2) for n in (1, 3))
     assert once[0]["clip_ratio/region_mean"] == 0 and often[0]["clip_ratio/region_mean"] > 0.05
     assert often[0]["kl"] > 1e-4 > abs(once[0]["kl"]) and often[0]["sampler/logp_diff_max"] <= 1e-5
 
@@ -255,7 +253,7 @@ def test_a_run_that_trains_nothing_says_so(tmp_path, trained, capsys):
 
 @pytest.mark.parametrize("keys", [{}, {"lora_r": 0}], ids=["lora", "full"])
 def test_a_run_serves_as_a_model(tmp_path, trained, capsys, keys):
-    """Its final/, which is merged and said if it is an adapter; or without one its newest checkpoint, unless that holds no model."""
+    """Its final/, of which an adapter is merged, and said; or its newest checkpoint, unless that holds no model."""
     trained("first", max_steps=1, **keys)
     run(tmp_path, tmp_path / "first", "second", max_steps=1)
     assert ("a new adapter of rank 8" in capsys.readouterr().err) == (not keys)
