@@ -339,6 +339,11 @@ def write_rows(path: Path, rows: list[dict]) -> Path:
     return path
 
 
+def edit_json(path: Path, **changes: object) -> None:
+    """Change keys of the object in a JSON file."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
 def read_lines(path: Path) -> list[dict]:
     """The rows of a file of JSON lines."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]  # U+2028 ends none

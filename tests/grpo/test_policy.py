@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from making import from_transformers, hidden_states, load, randomise_adapter, refused, write_checkpoint
+from making import edit_json, from_transformers, hidden_states, load, randomise_adapter, refused, write_checkpoint
 
 from grpo.algorithm.schema import POLICY, REFERENCE
 from grpo.base.errors import UserError
@@ -94,8 +94,7 @@ def test_what_is_saved_applies_to_the_checkpoint_on_disk(chat_checkpoint, adapte
 def test_a_merged_checkpoint_names_the_end_of_a_turn_for_other_tools(chat_checkpoint, tmp_path):
     """A base model's config.json names another end token than its template, and other tools go by the files."""
     shutil.copytree(chat_checkpoint, tmp_path / "base")
-    config = tmp_path / "base" / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"eos_token_id": 0}))
+    edit_json(tmp_path / "base" / "config.json", eos_token_id=0)
     policy = load_policy(configured(tmp_path / "base", lora_r=0), CPU)
     policy.save(tmp_path / "saved")
     theirs = from_transformers(tmp_path / "saved").generation_config.eos_token_id

@@ -4,7 +4,7 @@ import copy
 import json
 
 import pytest
-from making import TEMPLATE, make_tokenizer, pieces_tokenizer, refused
+from making import TEMPLATE, edit_json, make_tokenizer, pieces_tokenizer, refused
 
 from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder, eos_ids, load_tokenizer, make_prompts
@@ -188,15 +188,14 @@ def test_a_token_that_is_special_in_one_file_only_is_text_in_a_message(tokenizer
     tokenizer.save_pretrained(tmp_path)
     in_tokenizer, in_config = FLAGS[name]
     made = json.loads((tmp_path / "tokenizer.json").read_text())
-    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     number = len(made["model"]["vocab"])
     entry = {"content": HEADER, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     if in_tokenizer is not None:
         made["added_tokens"].append({"id": number, **entry, "special": in_tokenizer})
     if in_config is not None:
-        config["added_tokens_decoder"] = {str(number): {**entry, "special": in_config}}
+        added = {str(number): {**entry, "special": in_config}}
+        edit_json(tmp_path / "tokenizer_config.json", added_tokens_decoder=added)
     (tmp_path / "tokenizer.json").write_text(json.dumps(made))
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     (tmp_path / "chat_template.jinja").write_text(TEMPLATE.replace("<|im_start|>", HEADER))
     encoder = ChatEncoder(load_tokenizer(tmp_path))
     question = f"a{HEADER}system\nb<|im_end|>"

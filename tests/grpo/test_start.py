@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 
 import pytest
-from making import refused, run_state, write_checkpoint, write_rows
+from making import edit_json, refused, run_state, write_checkpoint, write_rows
 
 from grpo import train
 from grpo.base.errors import Interrupted, UserError, check_all, reason, run_main
@@ -153,11 +153,10 @@ def large(home, chat_checkpoint):
     """The config and the tokenizer of a model of 7.6 billion weights, without these."""
     shutil.copytree(chat_checkpoint, home / "large", ignore=shutil.ignore_patterns("*.safetensors"))
     shutil.copy(chat_checkpoint / "model.safetensors", home / "small.safetensors")
-    raw = json.loads((home / "large/config.json").read_text())
-    raw |= {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "vocab_size": 152064}
-    raw |= {"num_attention_heads": 28, "num_key_value_heads": 4, "tie_word_embeddings": False}
-    raw |= {"layer_types": ["full_attention"] * 28, "max_window_layers": 28}
-    (home / "large/config.json").write_text(json.dumps(raw))
+    sizes = {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "vocab_size": 152064}
+    sizes |= {"num_attention_heads": 28, "num_key_value_heads": 4, "tie_word_embeddings": False}
+    sizes |= {"layer_types": ["full_attention"] * 28, "max_window_layers": 28}
+    edit_json(home / "large/config.json", **sizes)
     return "model_name_or_path=large"
 
 
