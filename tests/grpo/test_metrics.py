@@ -64,8 +64,9 @@ def test_token_means_over_two_micro_batches_and_two_iterations():
     assert meter.result(ALONE) == pytest.approx(BY_HAND, rel=1e-6)
 
 
-def test_without_a_reference_no_kl_is_measured():
+def test_without_a_reference_no_kl_is_measured_and_without_tokens_no_mean():
     meter = TokenMeter()
+    assert meter.result(ALONE) == {"loss": 0.0}
     add(meter, 0, 0.5, [0.1], [-3.0], [-2.7], [0.0], [3.0], [0], [0], has_ref=False)
     assert meter.result(ALONE).keys() == BY_HAND.keys() - {"kl"}
 

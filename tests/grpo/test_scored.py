@@ -1,10 +1,8 @@
 """What has no gradient is not computed, and nothing else changes: in float64, beside the same step with every token."""
 
 import pytest
-import reward_functions
 import torch
 from making import ALONE, fill, load, make_group, write_checkpoint
-from test_train import completions, run
 
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.loss_weights import set_loss_weights, set_trained
@@ -103,14 +101,3 @@ def test_which_tokens_are_scored(keys, wanted):
     (parts,) = split_into_micro_batches(groups, 1000)
     kept = [completion for part in parts for completion in part.completions]
     assert kept == [c for c, number in zip(members, wanted, strict=True) if number and c.loss_weight]
-
-
-def test_a_step_that_teaches_nothing_computes_nothing_and_says_so(tmp_path, chat_checkpoint, monkeypatch):
-    """Means over no token are left out."""
-    keys = {"reward_funcs": ["reward_functions:first_batch_only"], "max_steps": 2, "beta": 0.0}
-    monkeypatch.setattr(reward_functions.first_batch_only, "calls", 0)
-    first, second = run(tmp_path, chat_checkpoint, **keys)
-    assert first["micro_batches"] > 0 and first["completions/trained_frac"] == 1.0 and first["entropy"] > 0
-    assert second["micro_batches"] == second["completions/trained_frac"] == second["grad_norm"] == second["loss"] == 0
-    assert not {"entropy", "kl", "sampler/logp_diff_mean", "clip_ratio/low_mean"} & second.keys()
-    assert all(row["advantage"] == 0 for row in completions(tmp_path / "run", 2))

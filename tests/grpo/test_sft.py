@@ -182,7 +182,7 @@ def test_two_ranks_with_the_same_examples_have_the_loss_of_one(configure, tmp_pa
 
 @pytest.mark.parametrize(("keys", "what"), [
     ("reward_funcs=correctness judge=api judge_model=m judge_base_url=http://127.0.0.1:9/v1", "has no key"),
-    ("reward_funcs=exact answer_field=none", "needs the column answer"),
+    ("reward_funcs=exact answer_field=none", "there is no column none"),
     ("reward_funcs=knowrl judge=offline decomposer=rules verifier=lexical knowledge_base=absent.db", "absent.db"),
 ], ids=["no key", "no answers", "no base"])  # fmt: skip
 def test_what_stage_2_lacks_ends_the_run_before_stage_1(configure, tmp_path, chat_checkpoint, monkeypatch, keys, what):
