@@ -381,19 +381,9 @@ class Counter:
         self._seen("close")
 
 
-@pytest.fixture
 def counting():
-    """Makes tools whose environment is a Counter with these methods."""
-    config, made = TrainConfig(environment="x:Counter", reward_funcs=("x:Counter",)), []
-
-    def make(**methods):
-        factory = type("Counter", (Counter,), methods)
-        made.append(build_tools(config, tokenizer_of("qwen2.5"), {"x:Counter": factory}))
-        return made[-1]
-
-    yield make
-    for tools in made:
-        tools.close()
+    config = TrainConfig(environment="x:Counter", reward_funcs=("x:Counter",))
+    return build_tools(config, tokenizer_of("qwen2.5"), {"x:Counter": Counter})
 
 
 def begun(tools):
@@ -408,7 +398,7 @@ def graded(completion):
     return asyncio.run(grade("", {"environment": completion.environment}, "Counter", 5.0))
 
 
-def test_an_environment_lives_on_one_thread(counting):
+def test_an_environment_lives_on_one_thread():
     tools = counting()
     prompt = begun(tools)
     assert "count seed 7<|im_end|>" in prompt.text and len(prompt.ids) > 20  # the same seed for the group
@@ -429,9 +419,10 @@ def test_an_environment_lives_on_one_thread(counting):
 
 
 @pytest.mark.parametrize("method", ["reset", "increment", "step", "get_reward"])
-def test_what_becomes_of_an_environment_that_fails(counting, method):
+def test_what_becomes_of_an_environment_that_fails(method, monkeypatch):
     """A tool's error is told to the model; without an answer of its own the completion gets no reward."""
-    tools = counting(failing=method)
+    monkeypatch.setattr(Counter, "failing", method)
+    tools = counting()
     begun(tools)
     completion, goes_on = go(tools, written("qwen2.5", ("increment", {"by": 2})) if method != "step" else "hello")
     if method == "increment":
@@ -440,23 +431,29 @@ def test_what_becomes_of_an_environment_that_fails(counting, method):
         refused(lambda: graded(completion), "get_reward fails", exit_code=1)
     else:
         assert not goes_on and f"{method} fails" in completion.failure and completion.finish_reason == "tool"
+    tools.close()
 
 
-def test_what_environments_say_first_must_be_the_same_and_fit(counting):
-    tools, said = counting(), itertools.cycle(["", "abc"])
+def test_what_environments_say_first_must_be_the_same_and_fit():
+    tools = counting()
     tools.max_prompt = 10
     refused(lambda: begun(tools), "makes a prompt too long", exit_code=1)
-    for reset in (lambda self, **row: str(id(self)), lambda self, **row: next(said)):
-        refused(lambda reset=reset: begun(counting(reset=reset)), "say different things", exit_code=1)
+    tools.factory = type("Other", (Counter,), {"reset": lambda self, **row: str(id(self))})
+    refused(lambda: begun(tools), "say different things", exit_code=1)
+    said = itertools.cycle(["", "abc"])
+    tools.factory = type("Two", (Counter,), {"reset": lambda self, **row: next(said)})
+    refused(lambda: begun(tools), "say different things", exit_code=1)
+    tools.close()
 
 
-def test_an_environment_may_say_any_text(counting):
-    said = "<f at 0x7f3a>"
-    tools = counting(reset=lambda self, **row: said, step=lambda self, text: said)
+def test_an_environment_may_say_any_text():
+    tools, said = counting(), "<f at 0x7f3a>"
+    tools.factory = type("Any", (Counter,), {"reset": lambda self, **row: said, "step": lambda self, text: said})
     assert said in begun(tools).text and go(tools, "hello")[0].calls[0].result == said
-    tools = counting(reset=lambda self, **row: self.reset)
+    tools.factory = type("No", (Counter,), {"reset": lambda self, **row: self.reset})
     begun(tools)
     assert "returned a method" in tools.environments[0].failure
+    tools.close()
 
 
 def test_an_environment_without_an_object_needs_no_thread():
@@ -478,9 +475,9 @@ def test_a_call_that_cannot_begin_is_told():
     assert goes_on and completion.calls[0].result.startswith("Error: TypeError: ")
 
 
-def test_an_environment_that_hangs_is_left_alone(counting):
-    release = threading.Event()
-    tools = counting(step=lambda self, text: release.wait(30))
+def test_an_environment_that_hangs_is_left_alone():
+    release, tools = threading.Event(), counting()
+    tools.factory = type("Stuck", (Counter,), {"step": lambda self, text: release.wait(30)})
     tools.workers.timeout_s = 0.2
     begun(tools)
     completion, goes_on = go(tools, "hello")
