@@ -61,7 +61,7 @@ def test_what_is_kept_is_what_autograd_keeps(dtype, recompute, where):
     measured = kept_by_autograd(model, PackedAttention(layout, dtype, "cpu"), layout.num_tokens)
     attention, mlp, _ = memory.kept_bytes_per_token(model)
     not_kept = {"none": 0, "mlp": mlp, "all": attention + mlp}[recompute] + 5 * dtype.itemsize * 704  # in the backward
-    rel = {"none": 0.05, "mlp": 0.1, "all": 0.5}[recompute]  # `all` keeps next to nothing
+    rel = 0.15 if "layers" in where else {"none": 0.05, "mlp": 0.1, "all": 0.5}[recompute]  # `all` keeps hardly any
     assert measured == pytest.approx(memory.activation_bytes_per_token(model, recompute) - not_kept, rel=rel)
 
 

@@ -206,7 +206,7 @@ def test_the_page_is_headed_by_what_has_changed(tmp_path):
     text = " ".join(page_of(folder).text.split())
     head = "a model made from scratch, on 20 held-out questions, before and after training: "
     assert f"{head}right 50.0% → 50.0% (p = 1), " in text
-    assert re.search(r"wrong 50.0% → 0.0% \(p = 0.00[123]\d?\), declined 0.0% → 50.0% \(p = 0.00[123]\d?\)\.", text)
+    assert re.search(r"wrong 50.0% → 0.0% \(p = 0.00[123]\d?\), declined 0.0% → 50.0% \(p = 0.00[123]\d?\)", text)
     assert re.search(r"wrong 50.0 % 0.0 % -50.0 points \(-[67]\d.\d to -[23]\d.\d\) 0.00", text)
     assert not re.search(r"accuracy|incorrect|not_attempted|refused", text)
     assert "supported facts per answer 1.00 → 3.00 (p < 0.001), refuted ones 2.00 → 2.00 (p = 1)." in text

@@ -27,7 +27,8 @@ def test_greedy_tokens_equal_transformers(tmp_path, family):
     ours = Sampler(model, [2]).sample(PROMPTS, 1, SamplingParams(30, temperature=0.0), [0] * 5)
     for prompt, (completion,) in zip(PROMPTS, ours, strict=True):
         inputs = torch.tensor([prompt])
-        ids = theirs.generate(inputs, max_new_tokens=30, do_sample=False, pad_token_id=0)[0, len(prompt) :].tolist()
+        options = {"attention_mask": torch.ones_like(inputs), "pad_token_id": 0}
+        ids = theirs.generate(inputs, max_new_tokens=30, do_sample=False, **options)[0, len(prompt) :].tolist()
         assert completion.ids == ids
         assert completion.finish_reason == ("stop" if ids[-1] == 2 else "length")
 

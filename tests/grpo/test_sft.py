@@ -171,7 +171,7 @@ def test_two_ranks_with_the_same_examples_have_the_loss_of_one(configure, tmp_pa
         config, notices = configure(output_dir=tmp_path / str(world))
         with Run(config, notices) as held:
             trainer = SftTrainer(config, held)
-            trainer.replicas = trainer.learner.replicas = twins() if world == 2 else ALONE
+            trainer.replicas = trainer.learner.replicas = twins(world=1) if world == 2 else ALONE  # the same examples
             trainer.optimizer.flat.sum_grad = lambda world=world, grad=trainer.optimizer.flat.grad: grad.mul_(world)
             trainer.run_step()
             found.append(trainer.summarise_step())
