@@ -229,7 +229,7 @@ def test_what_differs_is_told_and_ends_in_exit_code_1(logged, capsys):
     answers = logged / "completions" / "step-000004.jsonl"
     lines = read_lines(answers)
     names = "reward advantage prompt question answer finish_reason num_tokens title rewards more ids".split()
-    changes = dict.fromkeys(names, 5.0) | {"rewards": {"another": 1.0}, "ids": [*lines[10]["ids"][:2], -1]}
+    changes = dict.fromkeys(names, 5.0) | {"rewards": {"another": 1.0}, "ids": [*lines[10]["ids"][:2], 5]}
     changed = [line | {name: value} for line, (name, value) in zip(lines, changes.items(), strict=False)]
     write_rows(answers, changed + lines[len(changed) :])
     said = told(1)
