@@ -201,7 +201,7 @@ def test_the_page_is_headed_by_what_has_changed(tmp_path):
     folder = write_run(tmp_path)
     for step, outcome, supported in ((0, "wrong", 1), (40, "refused", 3)):
         checked = {"details": {"factuality": {"facts": 4, "supported": supported, "refuted": 2}}}
-        lines = [answer(row, 1.0, outcome=outcome if row < 10 else "correct", **checked) for row in range(20)]
+        lines = [answer(row, float(step), outcome=outcome if row < 10 else "correct", **checked) for row in range(20)]
         write_answers(folder, step, *lines, folder="evaluation")
     text = " ".join(page_of(folder).text.split())
     head = "a model made from scratch, on 20 held-out questions, before and after training: "
