@@ -228,13 +228,13 @@ def test_what_differs_is_told_and_ends_in_exit_code_1(logged, capsys):
     assert "16 of 16 recorded answers are the same" in told(0)
     answers = logged / "completions" / "step-000004.jsonl"
     lines = read_lines(answers)
-    names = "reward advantage prompt question answer finish_reason num_tokens title rewards more ids".split()
-    changes = dict.fromkeys(names, 5.0) | {"rewards": {"another": 1.0}, "ids": [*lines[10]["ids"][:2], 5]}
+    names = "reward ids advantage prompt question answer finish_reason num_tokens title rewards more".split()
+    changes = dict.fromkeys(names, 5.0) | {"rewards": {"another": 1.0}, "ids": [*lines[1]["ids"][:2], 5]}
     changed = [line | {name: value} for line, (name, value) in zip(lines, changes.items(), strict=False)]
     write_rows(answers, changed + lines[len(changed) :])
     said = told(1)
     assert "5 of 16 recorded answers" in said and "answer 1: reward was 5.0" in said
-    assert "answer 3: from token 3 on it was" in said
+    assert "answer 2: from token 3 on it was" in said
     answers.unlink()
     assert replay(logged, 4).missing == ["completions/"]
     write_rows(answers, lines)
