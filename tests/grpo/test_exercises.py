@@ -71,9 +71,9 @@ def test_inverse_cdf_gives_each_token_its_share():
     assert total.tolist() == pytest.approx([1.0] * 10)
 
 
-def test_what_bf16_keeps_of_an_update_that_is_added_to_the_rounded_base():
+def test_what_bf16_keeps_of_a_small_update():
     """Eq. 15 with an update of 2^-10 of the base term, between 1 and 2. On the left the sum rounds back to the base; on
-    the right there is one rounding, which keeps the update on average."""
+    the right there is one rounding, which keeps the update on average (of a layer: kernels/test_small_updates.py)."""
     base = torch.linspace(1, 2, 100_000, dtype=torch.float64)
     update = base / 2**10
     left, right = base.bfloat16() + update.bfloat16(), (base + update).bfloat16()
