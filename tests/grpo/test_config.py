@@ -316,7 +316,7 @@ def test_help_shows_every_key_with_its_default_and_its_meaning_wherever_it_is_as
     assert max(map(len, text.splitlines())) <= 120
     words = " ".join(text.split())
     docs = meanings(kind)
-    for name in kind.__dataclass_fields__:
+    for name in [field.name for field in fields(kind)]:
         assert f"  {name}: " in text and docs[name] in words and docs[name].endswith("."), name
     wanted = "output_dir: required|lora_r: 16|report_to: [tensorboard]|learning_rate: null|adam_epsilon: 1e-8"
     assert all(f"  {line} " in text for line in wanted.split("|"))
