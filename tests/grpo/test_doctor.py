@@ -10,9 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from making import write_rows
+from making import TEMPLATE, refused, write_rows
 
 from grpo.base.errors import CONFIG, PREFLIGHT, STORAGE, UserError
+from grpo.base.storage import read_json, write_json
 from grpo.config.load import load_config
 from grpo.doctor import __main__ as doctor
 from grpo.doctor import trial
@@ -31,22 +32,12 @@ def config(tmp_path, chat_checkpoint):
     shutil.copytree(chat_checkpoint, tmp_path / "model")
     data = write_rows(tmp_path / "data.jsonl", [{"question": "What is 1 + 1?", "answer": "2"}] * 4)
     path = tmp_path / "run.yaml"
-    path.write_text(
-        json.dumps(
-            {
-                "model_name_or_path": str(tmp_path / "model"),
-                "dataset_id_or_path": str(data),
-                "output_dir": str(tmp_path / "run"),
-                "reward_funcs": ["math"],
-                "num_generations": 4,
-                "max_completion_length": 16,
-            }
-        )
-    )
+    paths = f"model_name_or_path: {tmp_path}/model\ndataset_id_or_path: {data}\noutput_dir: {tmp_path}/run\n"
+    path.write_text(paths + "reward_funcs: math\nnum_generations: 4\nmax_completion_length: 16\n")
     return path
 
 
-def examine(capsys, *argv) -> SimpleNamespace:
+def examine(capsys, *argv):
     """Return the doctor's exit code, its findings, by name what each says, and the names of those that failed."""
     code = main([*map(str, argv), "--json"])
     printed = capsys.readouterr()
@@ -60,21 +51,8 @@ def test_a_healthy_config(config, capsys, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     seen = examine(capsys, config)
     assert seen.code == 0 and all(finding["ok"] for finding in seen.findings) and not seen.stderr
-    assert list(seen.text) == [
-        *(
-            "config",
-            "machine",
-            "output",
-            "trackers",
-            "data",
-            "model",
-            "tokenizer",
-            "math",
-            "prompts",
-            "prompt",
-        ),
-        *("memory", "weights", "audit", "sample", "steps", "time", "cost"),
-    ]
+    names = "config machine output trackers data model tokenizer math prompts prompt memory weights audit sample steps"
+    assert list(seen.text) == f"{names} time cost".split()
     assert "dishonest answers to 1 rows; paid: none" in seen.text["audit"]
     assert "4 prompts" in seen.text["prompts"] and "GB" in seen.text["memory"]
     assert sorted(tmp_path.rglob("*")) == before
@@ -98,17 +76,14 @@ def test_flags_and_keys_may_stand_in_any_order(config, capsys):
 
 def test_it_says_what_ends_an_answer(config, capsys, tmp_path):
     """A base model names another end token than its chat template writes; both end an answer."""
-    for name in ("config.json", "tokenizer_config.json"):
-        path = tmp_path / "model" / name
-        raw = json.loads(path.read_text())
-        changes = {"eos_token_id": 0} if name == "config.json" else {"eos_token": "<|endoftext|>"}
-        path.write_text(json.dumps(raw | changes))
+    model = tmp_path / "model"
+    write_json(model / "config.json", read_json(model / "config.json") | {"eos_token_id": 0})
+    settings = read_json(model / "tokenizer_config.json")
+    write_json(model / "tokenizer_config.json", settings | {"eos_token": "<|endoftext|>"})
     said = examine(capsys, config).text["tokenizer"]
     assert "an answer ends with <|im_end|> or <|endoftext|>" in said and "opens <think>" not in said
     thinking = tmp_path / "thinking.jinja"
-    template = json.loads((tmp_path / "model" / "tokenizer_config.json").read_text()).get("chat_template")
-    template = template or (tmp_path / "model" / "chat_template.jinja").read_text()
-    thinking.write_text(template.rstrip() + "{% if add_generation_prompt %}<think>{% endif %}")
+    thinking.write_text(TEMPLATE + "{% if add_generation_prompt %}<think>{% endif %}")
     said = examine(capsys, config, f"chat_template={thinking}").text["tokenizer"]
     assert "its template opens <think> in the prompt" in said
 
@@ -131,8 +106,7 @@ def test_the_size_of_a_checkpoint_is_that_of_its_tensors(config, capsys, tmp_pat
 
 
 def test_it_says_where_a_run_goes_on_and_what_keeps_it_from_that(config, capsys):
-    settings, _ = load_config(config, ["max_steps=1", "disable_tqdm=true", "report_to=none"])
-    train(settings)
+    train(*load_config(config, ["max_steps=1", "disable_tqdm=true", "report_to=none"]))
     capsys.readouterr()
     keys = ["max_steps=2", "report_to=none", "resume_from_checkpoint=true"]
     seen = examine(capsys, config, *keys)
@@ -175,25 +149,19 @@ def test_a_reference_is_a_second_model_only_if_all_weights_are_trained(config):
     assert needed[8][1] == needed[8][0] and needed[0][1] - needed[0][0] == 2 * num_weights
 
 
-@pytest.mark.parametrize(("limit", "number"), [(1, 2), (3, 4)])
+@pytest.mark.parametrize("limit, number", [(1, 2), (3, 4)])
 def test_the_disk_must_hold_one_checkpoint_more_than_are_kept(config, tmp_path, monkeypatch, limit, number):
     """The new one is complete before an old one goes. What counts is the disk of output_dir."""
     case = Case(load_config(config, [f"save_total_limit={limit}"])[0])
     describe(case)
     one = check_disk(case.decoder, case.config, None)
-    free = {tmp_path.resolve(): number * one, Path("/"): 10**15}
-
-    def disk_usage(path):
-        return SimpleNamespace(total=10**15, free=next(free[part] for part in [path, *path.parents] if part in free))
-
-    monkeypatch.setattr("shutil.disk_usage", disk_usage)
+    disk, large = SimpleNamespace(total=10**15, free=number * one), SimpleNamespace(total=10**15, free=10**15)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: disk if path.is_relative_to(tmp_path.resolve()) else large)
     assert check_disk(case.decoder, case.config, None) == one
-    free[tmp_path.resolve()] -= 1
-    with pytest.raises(UserError, match="the disk is too small") as error:
-        check_disk(case.decoder, case.config, None)
-    assert error.value.exit_code == STORAGE and f"{number} of " in error.value.why
-    with pytest.raises(UserError, match="the disk is too small"):
-        train(replace(case.config, report_to=("none",), max_steps=1))
+    disk.free -= 1
+    run = replace(case.config, report_to=("none",), max_steps=1)
+    for checks in (lambda: check_disk(case.decoder, case.config, None), lambda: train(run)):
+        refused(checks, "the disk is too small", f"{number} of ", exit_code=STORAGE)
 
 
 def test_a_file_system_without_a_size_is_too_small_for_nothing(config, capsys, tmp_path, monkeypatch):
@@ -213,19 +181,18 @@ def test_a_reward_that_gives_no_usable_number_is_a_fault(config, capsys, tmp_pat
     assert f"odd returned {float(value)}" in seen.text["sample"]
 
 
-def test_empty_cells_are_counted_as_missing(config, tmp_path):
-    case = Case(load_config(config, ["reward_funcs=exact"])[0])
-    write_rows(tmp_path / "data.jsonl", [{"question": "q", "answer": answer} for answer in ("2", "", None, "3")])
-    questions(case, "train")
-    assert reward(case, "exact") == "needs answer; warning: 2 of 4 rows lack one"
-
-
-def test_answers_that_are_sentences_are_a_warning(config, tmp_path):
-    case = Case(load_config(config, ["reward_funcs=math"])[0])
-    answers = ("2", "First we note that 1 is a root, and divide by it.")
+@pytest.mark.parametrize(
+    "name, answers, said",
+    [
+        ("exact", ["2", "", None, "3"], "needs answer; warning: 2 of 4 rows lack one"),
+        ("math", ["2", "First we note that 1 is a root, and divide by it."], "warning: 1 answers that are sentences"),
+    ],
+)
+def test_answers_that_are_empty_or_sentences_are_a_warning(config, tmp_path, name, answers, said):
+    case = Case(load_config(config, [f"reward_funcs={name}"])[0])
     write_rows(tmp_path / "data.jsonl", [{"question": "q", "answer": answer} for answer in answers])
     questions(case, "train")
-    assert "warning: 1 answers that are sentences" in reward(case, "math") and "row 2" in reward(case, "math")
+    assert said in reward(case, name)
 
 
 def test_a_tracker_with_an_account_says_that_its_login_is_not_tested(config, capsys, monkeypatch):

@@ -9,14 +9,14 @@ from dataclasses import asdict
 import pytest
 import test_doctor
 from api_server import ApiServer, says
-from making import write_rows
+from making import build_base, cases, write_rows
 
 from grpo.base.errors import STORAGE, UserError
+from grpo.base.storage import read_json, write_json
 from grpo.config.load import load_config
 from grpo.doctor.__main__ import main
 from grpo.doctor.trial import AUDIT_CALLS
 from grpo.train import train
-from knowledge.build import build
 from rewards.services import SERVICES as CHECKS
 
 FACTS = "- Paris is the capital of France.\n- Paris lies on the Seine."
@@ -28,17 +28,15 @@ QUESTIONS = [
 ]
 
 
-def knowrl_keys(folder, checkpoint) -> dict:
+def knowrl_keys(folder, checkpoint):
     """Of a healthy config of KnowRL, whose services are offline; its data and its knowledge base are written here."""
-    source = write_rows(folder / "source.jsonl", [{"title": t, "text": f"{t} is a town."} for t in ("Velda", "Orun")])
-    build(source, folder / "kb.db")
     return {
         "model_name_or_path": str(checkpoint),
         "dataset_id_or_path": str(write_rows(folder / "data.jsonl", QUESTIONS)),
-        "output_dir": str(folder / "run"),
+        "output_dir": f"{folder}/run",
         "report_to": ["none"],
         "reward_funcs": ["knowrl"],
-        "knowledge_base": str(folder / "kb.db"),
+        "knowledge_base": str(build_base(folder, {town: f"{town} is a town." for town in ("Velda", "Orun")})),
         "verifier": "lexical",
         "judge": "offline",
         "decomposer": "rules",
@@ -64,7 +62,7 @@ def examine(tmp_path, capsys):
     """Let the doctor look at a configuration of these keys."""
 
     def look(keys):
-        (tmp_path / "run.yaml").write_text(json.dumps(keys))
+        write_json(tmp_path / "run.yaml", keys)
         return test_doctor.examine(capsys, tmp_path / "run.yaml")
 
     return look
@@ -73,20 +71,18 @@ def examine(tmp_path, capsys):
 def test_a_healthy_config_tells_what_its_services_said(keys, tmp_path, examine):
     with ApiServer(default=says("A")) as judge, ApiServer(default=says(FACTS)) as decomposer:
         urls = {"judge_base_url": judge.url, "decomposer_base_url": decomposer.url}
-        seen = examine(keys | SERVICES | urls | {"api_cache": str(tmp_path / "replies.db")})
+        seen = examine(keys | SERVICES | urls | {"api_cache": f"{tmp_path}/replies.db"})
         assert seen.code == 0 and not seen.failed and judge.requests and decomposer.requests
         asked = len(judge.requests) + len(decomposer.requests) - 2
     text = seen.text
     assert 0 < asked <= AUDIT_CALLS and f"were asked {asked} of at most {AUDIT_CALLS} questions" in text["audit"]
-    assert (
-        text["audit"].startswith("warning: ") and "a wrong answer (all together)" in text["audit"]
-    )  # the judge says A
+    assert text["audit"].startswith("warning: ")  # the judge says A of a wrong answer
     assert not list(tmp_path.glob("replies.db*"))  # the run would make it
     assert "judge-model" in text["judge"] and "grades a right answer as correct" in text["judge"]
     assert "Paris lies on the Seine" in text["decomposer"] and "facts-model" in text["decomposer"]
     assert "2 documents" in text["knowledge base"] and "sound" in text["knowledge base"]
-    assert "1 of 4" not in text["titles"] and "; 2 single titles missing, such as Tane, Nowhere" in text["titles"]
-    assert "1 are repetitions" not in text["data"] and "2 are repetitions" in text["data"]
+    assert "; 2 single titles missing, such as Tane, Nowhere" in text["titles"]
+    assert "2 are repetitions" in text["data"]
     assert text["prompt"].endswith("<|im_start|>user\nWhere is Velda?<|im_end|>\n<|im_start|>assistant\n")
     assert text["sample"].startswith("8 tokens: ")
     assert "10 steps of 4 completions" in text["steps"] and "the largest has" in text["steps"]
@@ -96,7 +92,7 @@ def test_a_healthy_config_tells_what_its_services_said(keys, tmp_path, examine):
 
 def test_a_reply_cache_that_cannot_be_made_is_a_fault_of_the_output(keys, tmp_path, examine):
     (tmp_path / "file").write_text("")
-    seen = examine(keys | {"api_cache": str(tmp_path / "file" / "replies.db")})
+    seen = examine(keys | {"api_cache": f"{tmp_path}/file/replies.db"})
     assert seen.code == STORAGE and seen.failed == ["output"] and "set api_cache" in seen.text["output"]
 
 
@@ -107,23 +103,18 @@ def test_the_audit_is_no_fault_where_the_data_has_no_answers(keys, tmp_path, exa
 
 
 def test_a_damaged_knowledge_base_is_found(keys, tmp_path, examine):
-    base = tmp_path / "kb.db"
+    base = tmp_path / "base.db"
     base.write_bytes(base.read_bytes()[:-4096])
     seen = examine(keys)
     assert seen.failed == ["knowledge base"] and seen.text["titles"].startswith("not checked")
 
 
-def options_of(keys, folder):
-    """What the rewards get of a config."""
-    (folder / "options.yaml").write_text(json.dumps(keys))
-    return asdict(load_config(folder / "options.yaml", [])[0])
-
-
-@pytest.mark.parametrize(("name", "reply"), [("judge", "A"), ("decomposer", FACTS)])
+@pytest.mark.parametrize("name, reply", [("judge", "A"), ("decomposer", FACTS)])
 def test_a_question_that_had_to_be_asked_twice_is_told_and_counted_as_one(keys, tmp_path, name, reply):
     for _ in range(2):  # the first time the SDK is imported, which takes longer than any question
         with ApiServer(says("Hm.", after_s=0.2), says(reply, after_s=0.2)) as server:
-            options = options_of(keys | SERVICES | {f"{name}_base_url": server.url}, tmp_path)
+            write_json(tmp_path / "run.yaml", keys | SERVICES | {f"{name}_base_url": server.url})
+            options = asdict(load_config(tmp_path / "run.yaml")[0])
             started = time.perf_counter()
             found = CHECKS[name](options)
             spent = time.perf_counter() - started
@@ -147,7 +138,7 @@ def stage1(tmp_path, chat_checkpoint):
     return {
         "model_name_or_path": str(chat_checkpoint),
         "dataset_id_or_path": str(write_rows(tmp_path / "rows.jsonl", CONVERSATIONS)),
-        "output_dir": str(tmp_path / "cold"),
+        "output_dir": f"{tmp_path}/cold",
         "report_to": ["none"],
         "max_length": 64,
         "per_device_train_batch_size": 2,
@@ -158,18 +149,16 @@ def test_a_config_of_stage_1_alone(stage1, examine):
     seen = examine(stage1)
     text = seen.text
     assert seen.code == 0 and "(stage 1)" in text["config"]
-    assert list(text) == [
-        *("config", "machine", "output", "trackers", "model", "tokenizer", "data", "prompt", "memory", "weights"),
-        *("sample", "steps", "time"),
-    ]
+    names = "config machine output trackers model tokenizer data prompt memory weights sample steps time"
+    assert list(text) == names.split()
     assert "s a step: training" in text["time"]
     assert "4 answers" in text["data"] and "1 are repetitions" in text["data"]
     assert text["steps"].startswith("6 steps of 2 answers") and "1?" in text["prompt"]
 
 
 def test_stage_1_before_stage_2_is_examined_too(keys, stage1, tmp_path, examine):
-    (tmp_path / "cold.yaml").write_text(json.dumps(stage1))
-    keys |= {"cold_start": str(tmp_path / "cold.yaml")}
+    write_json(tmp_path / "cold.yaml", stage1)
+    keys |= {"cold_start": f"{tmp_path}/cold.yaml"}
     del keys["model_name_or_path"]
     seen = examine(keys)
     assert seen.code == 0 and "runs first" in seen.text["stage 1"] and "4 answers" in seen.text["stage 1 data"]
@@ -180,10 +169,10 @@ def test_stage_1_before_stage_2_is_examined_too(keys, stage1, tmp_path, examine)
 
 
 def test_the_exit_code_is_that_of_the_first_failure_and_what_was_not_checked_has_none(keys, tmp_path, examine, capsys):
-    seen = examine(keys | {"model_name_or_path": str(tmp_path / "none")})
+    seen = examine(keys | {"model_name_or_path": f"{tmp_path}/none"})
     assert seen.code == 3 and seen.failed == ["model"]
     assert all(finding["exit_code"] == 0 for finding in seen.findings if finding["ok"] is None)
-    assert main([str(tmp_path / "run.yaml")]) == 3
+    assert main([f"{tmp_path}/run.yaml"]) == 3
     said = capsys.readouterr().out
     assert said.count("FAIL") == 1 and "--    memory" in said and "not checked: this needs the model" in said
 
@@ -196,53 +185,26 @@ def of_both_stages(tmp_path, chat_checkpoint, stage1, monkeypatch):
     """The keys of a config of both stages, with a reward of its own, and no secrets."""
     for name in ("WANDB_API_KEY", "OPENAI_API_KEY_JUDGE", "OPENAI_API_KEY_FACTSCORE", "FACTSCORE_DB_PATH"):
         monkeypatch.delenv(name, raising=False)
-    (tmp_path / "cold.yaml").write_text(json.dumps(stage1))
+    write_json(tmp_path / "cold.yaml", stage1)
     (tmp_path / "mine.py").write_text("def brief(completions, **columns):\n    return [0.0 for _ in completions]\n")
-    rewards = ["knowrl", f"{tmp_path}/mine.py:brief"]
-    changes = {"cold_start": str(tmp_path / "cold.yaml"), "reward_funcs": rewards, "max_steps": 2}
+    changes = {"cold_start": f"{tmp_path}/cold.yaml", "max_steps": 2}
+    changes["reward_funcs"] = ["knowrl", f"{tmp_path}/mine.py:brief"]
     return knowrl_keys(tmp_path, chat_checkpoint) | changes
 
 
-def sets(**changes):
-    return lambda keys, folder: keys.update(changes)
+FAULTS = {name: fault for name, *fault in cases(__file__, "faults")}
 
 
-def writes(name, text):
-    return lambda keys, folder: (folder / name).write_text(text)
+def add_fault(name, keys, folder):
+    where, change, *_ = FAULTS[name]
+    if where == "keys":
+        keys |= json.loads(change)
+    elif where == "cold.yaml":
+        write_json(folder / where, read_json(folder / where) | json.loads(change))
+    else:
+        (folder / where).write_text(change)
 
 
-def sets_stage1(**changes):
-    def change(keys, folder):
-        path = folder / "cold.yaml"
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-    return change
-
-
-FAULTS = {  # what it is -> (the change, the name of its finding, words of its text)
-    "unknown key": (sets(learning_rat=1), "config", "learning_rat"),
-    "wrong type": (sets(temperature="warm"), "config", "temperature"),
-    "out of bounds": (sets(top_p=2), "config", "top_p"),
-    "no whole groups": (sets(gradient_accumulation_steps=1, num_generations=3), "config", "split into groups"),
-    "prompt template": (sets(prompt_template="Answer!"), "config", "prompt_template"),
-    "weights of rewards": (sets(reward_weights=[0, 0, 0]), "config", "reward_weights"),
-    "no data": (lambda keys, folder: keys.pop("dataset_id_or_path"), "config", "dataset_id_or_path is not set"),
-    "no output": (lambda keys, folder: keys.pop("output_dir"), "config", "output_dir is not set"),
-    "data without questions": (writes("data.jsonl", '{"title": "Velda", "answer": "x"}\n'), "data", "question"),
-    "no held-out data": (sets(eval_dataset_id_or_path="none.jsonl"), "held-out data", "none.jsonl"),
-    "output is in use": (writes("run", "a file"), "output", "not a folder"),
-    "no checkpoint": (sets(resume_from_checkpoint="nowhere"), "resume", "nowhere"),
-    "tracker": (sets(report_to=["trackio"]), "trackers", "trackio"),
-    "stage 1's key": (sets_stage1(learning_rat=1), "stage 1", "learning_rat"),
-    "stage 1's data": (writes("rows.jsonl", '{"question": "1?"}\n'), "stage 1 data", "conversation"),
-    "chat template": (sets(chat_template="none.jinja"), "tokenizer", "none.jinja"),
-    "judge": (sets(judge="api", judge_base_url="http://example.com/v1"), "judge", "judge_base_url"),
-    "judge's key": (sets(judge="api"), "judge", "OPENAI_API_KEY_JUDGE"),
-    "decomposer": (sets(decomposer="api", decomposer_base_url="ftp://host"), "decomposer", "decomposer_base_url"),
-    "knowledge base": (sets(knowledge_base="none.db"), "knowledge base", "none.db"),
-    "verifier": (sets(verifier="nli", nli_model="none/model"), "verifier", "none"),
-    "custom reward": (writes("mine.py", "import nothing_of_this_name\n"), "brief", "nothing_of_this_name"),
-}
 APART = [{"no data", "data without questions"}, {"no output", "output is in use"}]
 
 
@@ -260,32 +222,28 @@ def fives():
 
 @pytest.mark.parametrize("five", fives(), ids=", ".join)
 def test_five_faults_are_five_findings_under_their_names(of_both_stages, examine, five, tmp_path):
-    for name in five:
-        FAULTS[name][0](of_both_stages, tmp_path)
+    """A run names those of its start in one message, too; mistakes of keys come before, all together."""
+    of_start = [name for name in five if FAULTS[name][2] != "config"]
+    for name in of_start:
+        add_fault(name, of_both_stages, tmp_path)
+    write_json(tmp_path / "run.yaml", of_both_stages)
+    with pytest.raises(UserError) as error:
+        train(*load_config(tmp_path / "run.yaml"))
+    for name in of_start:
+        assert FAULTS[name][3] in str(error.value), (name, error.value)
+    assert "Error: " not in error.value.what and "grpo.doctor" in error.value.fix
+
+    for name in {*five}.difference(of_start):
+        add_fault(name, of_both_stages, tmp_path)
     seen = examine(of_both_stages)
     failed = [finding for finding in seen.findings if finding["ok"] is False]
     for name in five:
-        _, place, words = FAULTS[name]
+        *_, place, words = FAULTS[name]
         assert any(found["name"].endswith(place) and words in found["text"] for found in failed), (name, failed)
     names = [finding["name"] for finding in failed]
-    assert len(names) == 5 - ({"judge", "judge's key"} <= set(five)), names
+    assert len(names) == 5 - ({"judge", "judge's key"} <= {*five}), names
     assert seen.code == failed[0]["exit_code"] != 0
     assert not any("Error:" in found["text"].partition("\n")[0] for found in failed), failed
-
-
-@pytest.mark.parametrize("five", fives(), ids=", ".join)
-def test_a_run_names_all_that_the_doctor_finds_of_its_start_in_one_message(of_both_stages, five, tmp_path):
-    """Mistakes of keys come before, all together, too."""
-    of_start = [name for name in five if FAULTS[name][1] != "config"]
-    for name in of_start:
-        FAULTS[name][0](of_both_stages, tmp_path)
-    (tmp_path / "run.yaml").write_text(json.dumps(of_both_stages))
-    config, _ = load_config(tmp_path / "run.yaml")
-    with pytest.raises(UserError) as error:
-        train(config)
-    for name in of_start:
-        assert FAULTS[name][2] in str(error.value), (name, error.value)
-    assert "Error: " not in error.value.what and "grpo.doctor" in error.value.fix
 
 
 def test_a_config_without_faults_has_none(of_both_stages, examine):

@@ -4,13 +4,10 @@ The model of most is random and has a vocabulary of a few answers, each one toke
 whatever it is paid for. test_rules.py has each rule's limits, in numbers made by hand.
 """
 
-from pathlib import Path
-
 import pytest
-from making import write_checkpoint, write_rows
+from making import refused, write_checkpoint, write_rows
 from test_train import run
 
-from grpo.base.errors import UserError
 from grpo.explain import explain
 from grpo.run.diagnosis.record import read_record
 from grpo.run.diagnosis.rules import RULES
@@ -49,7 +46,7 @@ def zero(completions, **columns):
 # --- models --------------------------------------------------------------------------------------------------------
 
 
-def write_answer_checkpoint(folder: Path) -> Path:
+def write_answer_checkpoint(folder):
     """A random model of which every token is an answer, and which gives each about as often."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -73,40 +70,27 @@ def checkpoint(tmp_path_factory):
 
 # --- runs ----------------------------------------------------------------------------------------------------------
 
-ONE_TOKEN = {"max_completion_length": 1, "lora_r": 0, "beta": 0.0}
-MANY = {"num_generations": 8, "per_device_train_batch_size": 32}
+MANY = {"num_generations": 8, "per_device_train_batch_size": 32, "max_completion_length": 1, "lora_r": 0, "beta": 0.0}
 SLOWLY = {"warmup_steps": 14, "lr_scheduler_type": "constant_with_warmup", "learning_rate": 2e-3, "max_steps": 26}
-RUNS = [  # rewards, keys of the run, words of what is said of it by the name of the rule
-    ("never", {}, {"no_signal": "since step 1, because in 8 of 8 completions: the function"}),
-    ("some", {}, {"unscorable": "could not score 25% of the completions"}),
-    ("zero", {}, {"no_signal": "nothing is learned since step 1, because in 8 of 8 completions: 0 ("}),
-    ("zero", {"dynamic_sampling": True}, {"no_signal": "dynamic sampling keeps no group"}),
-    (
-        "pays_rome",
-        {"mask_truncated_completions": True, "max_completion_length": 1},
-        {"no_signal": "every completion is masked"},
-    ),
-    ("pays_rome", {"max_completion_length": 2}, {"cut_off": "at max_completion_length of 2 tokens"}),
-    (
-        "simpleqa,pays_refusals",
-        {**ONE_TOKEN, **MANY, **SLOWLY},
-        {"refuses_known": "refusing has begun on known questions since step"},
-    ),
-    (
-        "simpleqa,pays_refusals",
-        {**ONE_TOKEN, **MANY, "learning_rate": 1e-2, "max_steps": 14},
-        {"refuses_everything": "collapse into refusing"},
-    ),
-    (
-        "pays_rome",
-        {**ONE_TOKEN, **MANY, "learning_rate": 1e-2, "max_steps": 30},
-        {"entropy_died": "entropy died since step"},
-    ),
+MASKED = {"mask_truncated_completions": True, "max_completion_length": 1}
+FAST = {"learning_rate": 1e-2, "max_steps": 14}
+RUNS = [  # rewards, keys of the run, the rule that notices, words of what it says
+    ("never", {}, "no_signal", "since step 1, because in 8 of 8 completions: the function"),
+    ("some", {}, "unscorable", "could not score 25% of the completions"),
+    ("zero", {}, "no_signal", "nothing is learned since step 1, because in 8 of 8 completions: 0 ("),
+    ("zero", {"dynamic_sampling": True}, "no_signal", "dynamic sampling keeps no group"),
+    ("pays_rome", MASKED, "no_signal", "every completion is masked"),
+    ("pays_rome", {"max_completion_length": 2}, "cut_off", "at max_completion_length of 2 tokens"),
+    ("simpleqa,pays_refusals", MANY | SLOWLY, "refuses_known", "refusing has begun on known questions since step"),
+    ("simpleqa,pays_refusals", MANY | FAST, "refuses_everything", "collapse into refusing"),
+    ("pays_rome", MANY | FAST | {"max_steps": 30}, "entropy_died", "entropy died since step"),
 ]
 
 
-@pytest.mark.parametrize(("rewards", "keys", "said"), RUNS)
-def test_a_run_announces_its_failure_once_and_explain_tells_it(tmp_path, checkpoint, capsys, rewards, keys, said):
+@pytest.mark.parametrize("rewards, keys, rule, words", RUNS)
+def test_a_run_announces_its_failure_once_and_explain_tells_it(
+    tmp_path, checkpoint, capsys, rewards, keys, rule, words
+):
     rows = [{"question": f"{'Which ' * (row % 5)}city {row} ?", "answer": RIGHT} for row in range(64)]
     keys = {
         "dataset_id_or_path": str(write_rows(tmp_path / "cities.jsonl", rows)),
@@ -120,17 +104,16 @@ def test_a_run_announces_its_failure_once_and_explain_tells_it(tmp_path, checkpo
     run(tmp_path, checkpoint, **keys)
     told = " ".join(capsys.readouterr().err.split())
     explained = [remark.sentence for remark in explain(read_record(tmp_path / "run"))]
-    for rule, words in said.items():
-        (sentence,) = [sentence for sentence in explained if words in sentence and not sentence.startswith("Step 1:")]
-        assert told.count(words) == 1 and sentence.startswith("Step ")
-        assert f"{rule.replace('_', ' ')} (step " in told  # in the list at the end
+    (sentence,) = [sentence for sentence in explained if words in sentence and not sentence.startswith("Step 1:")]
+    assert told.count(words) == 1 and sentence.startswith("Step ")
+    assert f"{rule.replace('_', ' ')} (step " in told  # in the list at the end
     assert explained[0].startswith("Step 1: ") and explained[0][8:60] in told
 
 
 def test_every_rule_has_a_run_that_fails_so():
     """Other tests have those of `stands_still` and `says_nothing`, which look at held-out answers, and this third."""
     elsewhere = {"stands_still", "says_nothing", "pays_something_else"}
-    assert {rule for *_, said in RUNS for rule in said} | elsewhere == {rule.__name__ for rule in RULES}
+    assert {rule for *_, rule, _ in RUNS} | elsewhere == {rule.__name__ for rule in RULES}
 
 
 def boom_in_step_3(completions, trainer_state, **columns):
@@ -147,9 +130,8 @@ def test_a_reward_that_raises_in_mid_run_costs_no_step(tmp_path, checkpoint):
         "max_steps": 4,
         "save_steps": 0,
     }
-    with pytest.raises(UserError, match="an odd answer") as caught:
-        run(tmp_path, checkpoint, **keys)
-    assert "saved step 2: resume_from_checkpoint=true" in caught.value.fix
+    said = "an odd answer", "saved step 2: resume_from_checkpoint=true"
+    refused(lambda: run(tmp_path, checkpoint, **keys), *said, exit_code=1)
     other = {"reward_funcs": [f"{__file__}:pays_rome"], "allow_changes": ["reward_funcs"]}
     lines = run(tmp_path, checkpoint, **keys | other, resume_from_checkpoint=True)
     assert [line["step"] for line in lines] == [1, 2, 3, 4]

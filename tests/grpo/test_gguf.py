@@ -1,6 +1,5 @@
 """Files of llama.cpp's format: what comes out of one is the model that went in."""
 
-import json
 import struct
 
 import numpy as np
@@ -9,6 +8,7 @@ import torch
 from making import load, randomise_adapter, refused, write_chat_checkpoint, write_checkpoint
 from safetensors.torch import load_file
 
+from grpo.base.storage import read_json
 from grpo.config.options import TrainConfig
 from grpo.engine.model import gguf as ours
 from grpo.export import main as export
@@ -22,7 +22,6 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setattr(ours, "cache", lambda: tmp_path / "cache")
-    return tmp_path / "cache"
 
 
 @pytest.fixture(scope="module")
@@ -33,21 +32,24 @@ def chat(tmp_path_factory):
 
 def write_gguf(path, folder, chat, kind=None, arch=None, **metadata):
     """Write a checkpoint as llama.cpp's converter does. kind: of the quantised matrices."""
-    config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+    config, tensors = read_json(folder / "config.json"), load_file(folder / "model.safetensors")
     family = config["model_type"]
     arch = arch or {"mistral": "llama"}.get(family, family)  # llama.cpp knows no mistral
     writer = gguf.GGUFWriter(path, arch)
-    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    config["head_dim"] = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    for add, key in {
+        "context_length": "max_position_embeddings",
+        "block_count": "num_hidden_layers",
+        "embedding_length": "hidden_size",
+        "feed_forward_length": "intermediate_size",
+        "head_count": "num_attention_heads",
+        "head_count_kv": "num_key_value_heads",
+        "layer_norm_rms_eps": "rms_norm_eps",
+        "rope_dimension_count": "head_dim",
+        "key_length": "head_dim",
+    }.items():
+        getattr(writer, f"add_{add}")(config[key])
     writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
-    writer.add_rope_dimension_count(head_dim)
-    writer.add_key_length(head_dim)
     add_tokenizer(writer, chat)
     for key, value in metadata.items():
         writer.add_string(f"{arch}.{key.replace('_', '.')}", value)
@@ -74,7 +76,7 @@ def permuted(array, num_heads):
 
 
 def add_tokenizer(writer, chat):
-    written = json.loads((chat / "tokenizer.json").read_text())
+    written = read_json(chat / "tokenizer.json")
     content, special = written["model"], {token["content"]: token["id"] for token in written["added_tokens"]}
     ids = content["vocab"] | special
     tokens = sorted(ids, key=ids.get)
@@ -87,20 +89,17 @@ def add_tokenizer(writer, chat):
     writer.add_chat_template((chat / "chat_template.jinja").read_text())
 
 
-def vocabulary(chat):
-    return json.loads((chat / "config.json").read_text())["vocab_size"]
-
-
-def written(tmp_path, chat, seed=0):
-    return write_checkpoint(tmp_path / "model", "llama", seed, vocab_size=vocabulary(chat))
+def written(tmp_path, chat, family="llama", seed=0, **shape):
+    """A checkpoint of the tokenizer's size."""
+    size = read_json(chat / "config.json")["vocab_size"]
+    return write_checkpoint(tmp_path / "model", family, seed, vocab_size=size, **shape)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("tied", [True, False])
 def test_every_family_comes_out_as_it_went_in(family, tied, tmp_path, chat):
-    shape = {"tie_word_embeddings": tied, "vocab_size": vocabulary(chat), "rope_parameters": {"rope_theta": 5e4}}
-    shape |= {"head_dim": 8} if family in ("llama", "mistral") else {}
-    folder = write_checkpoint(tmp_path / "model", family, **shape)
+    shape = {"head_dim": 8} if family in ("llama", "mistral") else {}
+    folder = written(tmp_path, chat, family, tie_word_embeddings=tied, rope_parameters={"rope_theta": 5e4}, **shape)
     file = write_gguf(tmp_path / "model.gguf", folder, chat)
     policy = load_for_inference(TrainConfig(model_name_or_path=str(file)), CPU)
     ours_named, theirs = ours_tensors(policy.folders[0]), load_file(folder / "model.safetensors")
@@ -152,9 +151,7 @@ def test_a_file_is_converted_once_in_several_shards_and_again_when_it_changes(tm
     assert ours.open_gguf(str(file)) == first and not capsys.readouterr().err
     write_gguf(file, written(tmp_path, chat, seed=1), chat)
     assert ours.open_gguf(str(file)) != first
-    assert all(
-        path.is_dir() and len(list(path.iterdir())) >= 4 for path in ours.cache().iterdir()
-    )  # nothing unfinished
+    assert all(len(list(path.iterdir())) >= 4 for path in ours.cache().iterdir())  # nothing unfinished
 
 
 def test_an_exported_adapter_of_a_file_has_a_base_that_peft_loads(tmp_path, chat, monkeypatch, capsys):
@@ -166,7 +163,7 @@ def test_an_exported_adapter_of_a_file_has_a_base_that_peft_loads(tmp_path, chat
     policy = load_policy(TrainConfig(model_name_or_path="m.gguf", lora_r=4, torch_dtype="float32"), CPU)
     randomise_adapter(policy.model, seed=3)
     policy.save(tmp_path / "adapter")
-    export([str(tmp_path / "adapter"), str(tmp_path / "out")])
+    export([f"{tmp_path}/adapter", f"{tmp_path}/out"])
     assert f"PEFT cannot load the GGUF file {file}" in capsys.readouterr().err
     ids = torch.arange(5, 25)[None]
     theirs = peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "out")(ids).logits[0]
@@ -176,33 +173,33 @@ def test_an_exported_adapter_of_a_file_has_a_base_that_peft_loads(tmp_path, chat
         assert (ours - theirs).abs().max() < 1e-4
 
 
-def test_a_file_inside_a_package(tmp_path, chat, monkeypatch):
-    folder = written(tmp_path, chat)
+def test_a_file_inside_a_package(tmp_path, monkeypatch):
     package = tmp_path / "packed_model"
     package.mkdir()
     (package / "__init__.py").write_text("raise RuntimeError('must not be imported')")
-    write_gguf(package / "m.gguf", folder, chat)
+    (package / "m.gguf").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     assert ours.find_gguf("packed_model:m.gguf") == package / "m.gguf"
     for name in ("packed_model:other.gguf", "no_such_package:m.gguf", "absent.gguf"):
         refused(lambda name=name: ours.find_gguf(name), "cannot find")
 
 
-def string(text):
-    return struct.pack("<Q", len(text)) + text
+def header(version, num_tensors, num_values):
+    return struct.pack("<4sIQQ", b"GGUF", version, num_tensors, num_values)
 
 
+NAMED = header(3, 0, 1) + struct.pack("<Q1s", 1, b"a")  # one value, whose name is a
 HOSTILE = {
     "empty": b"",
     "of another format": b"PK\3\4" + bytes(100),
-    "of a future version": struct.pack("<4sIQQ", b"GGUF", 9, 0, 0),
-    "2^60 values": struct.pack("<4sIQQ", b"GGUF", 3, 0, 2**60),
-    "2^60 tensors": struct.pack("<4sIQQ", b"GGUF", 3, 2**60, 0),
-    "a list of 2^60": struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + string(b"a") + struct.pack("<IIQ", 9, 4, 2**60),
-    "lists in lists": struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + string(b"a") + struct.pack("<IIQ", 9, 9, 9),
-    "a long string": struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + struct.pack("<Q", 2**63),
-    "an unknown type": struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + string(b"a") + struct.pack("<I", 77),
-    "no architecture": struct.pack("<4sIQQ", b"GGUF", 3, 0, 0),
+    "of a future version": header(9, 0, 0),
+    "2^60 values": header(3, 0, 2**60),
+    "2^60 tensors": header(3, 2**60, 0),
+    "a list of 2^60": NAMED + struct.pack("<IIQ", 9, 4, 2**60),
+    "lists in lists": NAMED + struct.pack("<IIQ", 9, 9, 9),
+    "a long string": header(3, 0, 1) + struct.pack("<Q", 2**63),
+    "an unknown type": NAMED + struct.pack("<I", 77),
+    "no architecture": header(3, 0, 0),
 }
 
 
@@ -224,4 +221,4 @@ def test_a_torn_file_and_one_of_another_model_end_in_three_lines(tmp_path, chat)
     for wrong, reason in (({"arch": "gemma"}, "gemma"), ({"rope_scaling_type": "yarn"}, "yarn")):
         write_gguf(file, folder, chat, **wrong)
         refused(lambda: ours.open_gguf(str(file)), "cannot be opened", reason)
-    assert not list(ours.cache().iterdir()) if ours.cache().exists() else True
+    assert not any(ours.cache().glob("*"))

@@ -3,7 +3,6 @@ with the variables of its train.sh, the guide to GRPO for Qwen2.5-Math-1.5B, and
 loaded, checked and run: on a tiny model, with stand-in servers for judge and decomposer, and shorter completions.
 """
 
-import json
 import os
 import shutil
 import sys
@@ -17,6 +16,7 @@ from making import read_lines, refused, unused, write_rows
 from test_log import StandIn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from grpo.base.storage import read_json, write_json
 from grpo.config.load import load_config, to_yaml
 from grpo.config.options import SftConfig
 from grpo.evaluate import main as evaluate
@@ -46,19 +46,17 @@ SMALL = (  # for a quick run; what a reader of the guides would not write
 @pytest.fixture
 def place(tmp_path, chat_checkpoint, monkeypatch):
     """A folder with the files that the guides name: model, data, knowledge base. It is the working directory."""
-    model = shutil.copytree(chat_checkpoint, tmp_path / "model")
-    config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 4096}))
-    question = {"question": "Where was Mira Tolan born?", "answers": "Velda", "title": "Mira Tolan"}
-    (tmp_path / "rl.json").write_text(json.dumps([question] * 8))
-    turns = [{"from": "human", "value": "Who?"}, {"from": "gpt", "value": "<think>x</think><answer>y</answer>"}]
-    (tmp_path / "cold.json").write_text(json.dumps([{"conversations": turns}] * 4))
-    write_rows(tmp_path / "wikipedia.jsonl", [{"title": "Mira Tolan", "text": "Mira Tolan was born in Velda."}])
-    build([str(tmp_path / "wikipedia.jsonl"), str(tmp_path / "knowledge_base.db")])
-    sums = [{"question": f"{n} + 1?", "ground_truth": str(n + 1), "correct": True} for n in range(30)]
-    (tmp_path / "math.json").write_text(json.dumps(sums))
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    shutil.copytree(chat_checkpoint, "model")
+    write_json(Path("model/config.json"), read_json(Path("model/config.json")) | {"max_position_embeddings": 4096})
+    question = {"question": "Where was Mira Tolan born?", "answers": "Velda", "title": "Mira Tolan"}
+    write_json(Path("rl.json"), [question] * 8)
+    turns = [{"from": "human", "value": "Who?"}, {"from": "gpt", "value": "<think>x</think><answer>y</answer>"}]
+    write_json(Path("cold.json"), [{"conversations": turns}] * 4)
+    write_rows(Path("wikipedia.jsonl"), [{"title": "Mira Tolan", "text": "Mira Tolan was born in Velda."}])
+    build(["wikipedia.jsonl", "knowledge_base.db"])
+    sums = [{"question": f"{n} + 1?", "ground_truth": str(n + 1), "correct": True} for n in range(30)]
+    write_json(Path("math.json"), sums)
 
 
 @pytest.fixture
@@ -68,30 +66,25 @@ def shell(place, monkeypatch):
         if name.startswith(("OPENAI", "FACTSCORE", "LLM_EVAL", "REWARD_MODEL", "SWANLAB", "WANDB")):
             monkeypatch.delenv(name)
     with ApiServer(default=says("A")) as judge, ApiServer(default=says(FACTS)) as decomposer:
-        for name, value in {
-            "OPENAI_API_KEY_FACTSCORE": "some-key",
-            "OPENAI_BASE_URL_FACTSCORE": decomposer.url,
-            "OPENAI_API_KEY_JUDGE": "some-key",
-            "OPENAI_API_BASE_JUDGE": judge.url,
-            "SWANLAB_API_KEY": "a-long-swanlab-key",
-            "FACTSCORE_DB_PATH": "./knowledge_base.db",
-            "USE_API_MANAGER_FOR_LLM_EVAL": "True",
-            "USE_API_MANAGER_FOR_FACTSCORE": "True",
-        }.items():
-            monkeypatch.setenv(name, value)
+        for name in "OPENAI_API_KEY_FACTSCORE OPENAI_API_KEY_JUDGE SWANLAB_API_KEY".split():
+            monkeypatch.setenv(name, "some-long-key")
+        for name in "USE_API_MANAGER_FOR_LLM_EVAL USE_API_MANAGER_FOR_FACTSCORE".split():
+            monkeypatch.setenv(name, "True")
+        monkeypatch.setenv("OPENAI_BASE_URL_FACTSCORE", decomposer.url)
+        monkeypatch.setenv("OPENAI_API_BASE_JUDGE", judge.url)
+        monkeypatch.setenv("FACTSCORE_DB_PATH", "./knowledge_base.db")
         monkeypatch.setitem(sys.modules, "swanlab", StandIn())
         yield judge, decomposer
 
 
-def knowrls(name: str) -> Path:
+def knowrls(name):
     """Write one of KnowRL's files."""
-    lines = [f"{key}: {json.dumps(value)}\n" for key, value in KNOWRL[name].items()]
     path = Path(f"{name}.yaml")
-    path.write_text("".join(lines))
+    write_json(path, KNOWRL[name])
     return path
 
 
-def copied(name: str) -> str:
+def copied(name):
     """Copy a guide's file."""
     return shutil.copy(GUIDES / f"{name}.yaml", ".")
 
@@ -108,7 +101,7 @@ def test_knowrls_files_load_with_paths_alone(shell, name):
     config, notices = load_config(knowrls(name))
     for key, value in KNOWRL[name].items():
         if key in config.__dataclass_fields__ and value is not None:
-            assert getattr(config, key) == ((value,) if key == "report_to" else value), key
+            assert getattr(config, key) in (value, (value,)), key
     assert (config.run_name, config.project) == ("some_experiment", "some project")
     assert config.reward_funcs == ("knowrl_v2",) and "<think>" in config.system_prompt
     assert (config.loss_type, config.temperature) == ("dapo" if name == "grpo" else name, 1.0)  # TRL 0.23's defaults
@@ -131,14 +124,14 @@ def test_knowrls_command_trains_each_of_its_files(shell, name, capsys):
     assert asked == {"gpt-4o-mini"} and judge.requests and decomposer.requests
     told = sys.modules["swanlab"].told
     assert told[0][2]["project"] == "some project" and [name for name, *_ in told].count("log") == 2
-    assert "<think>" in json.loads(Path("out/completions/step-000001.jsonl").read_text().splitlines()[0])["prompt"]
+    assert "<think>" in read_lines(Path("out/completions/step-000001.jsonl"))[0]["prompt"]
 
 
 def test_stage_1_of_the_guide(place, capsys):
     """Precision and ranks as printed; the notices name what has no meaning here."""
     sft([copied("knowrl_sft"), "report_to=none", "disable_tqdm=true"])
     assert metrics()[-1]["step"] == 8 and Path("out/loss.png").exists(), "4 conversations, 4 epochs, 2 at a time"
-    adapter = json.loads(Path("out/final/adapter_config.json").read_text())
+    adapter = read_json(Path("out/final/adapter_config.json"))
     assert adapter["r"] == 256 and len(adapter["target_modules"]) == 2
     said = capsys.readouterr().err.splitlines()
     assert set(unused(said)) >= {"template", "save_strategy", "ddp_timeout"}
@@ -154,8 +147,8 @@ def test_a_run_is_complete_in_the_next_shell(shell, monkeypatch, capsys):
     decode = Policy.decode
     framed = "<think>Paris.</think><answer>{}</answer>"
     monkeypatch.setattr(Policy, "decode", lambda self, ids: framed.format(decode(self, ids).encode().hex()))
-    keys = ["report_to=none", "learning_rate=0.01", "temperature=2", "judge_base_url=${OPENAI_API_BASE_JUDGE}"]
-    train(["--config", str(knowrls("grpo")), *SMALL, *keys])
+    keys = "report_to=none learning_rate=0.01 temperature=2 judge_base_url=${OPENAI_API_BASE_JUDGE}"
+    train(["--config", str(knowrls("grpo")), *SMALL, *keys.split()])
     assert any(step["grad_norm"] for step in metrics())
     for name in SERVICES:
         monkeypatch.delenv(name)
@@ -167,12 +160,12 @@ def test_a_run_is_complete_in_the_next_shell(shell, monkeypatch, capsys):
     assert Path("again", adapter).read_bytes() == Path("out", adapter).read_bytes()
 
     resolved.write_text("".join(line for line in written.splitlines(True) if "knowledge_base" not in line))
-    generate(["out", "--prompt", "Who?", "--max-new-tokens", "4"])
-    replay(["out", "1"])
-    evaluate(["out", "--data", "rl.json", "--reward", "exact", "max_completion_length=4"])
-    export(["out", "adapter"])
-    export(["out", "merged", "--merge"])
-    refused(lambda: evaluate(["out", "--data", "rl.json"]), "knowledge base", exit_code=2)
+    generate("out --prompt Who? --max-new-tokens 4".split())
+    replay("out 1".split())
+    evaluate("out --data rl.json --reward exact max_completion_length=4".split())
+    export("out adapter".split())
+    export("out merged --merge".split())
+    refused(lambda: evaluate("out --data rl.json".split()), "knowledge base", exit_code=2)
 
 
 # --- LLaMA-Factory -------------------------------------------------------------------------------------------------
@@ -181,11 +174,11 @@ def test_a_run_is_complete_in_the_next_shell(shell, monkeypatch, capsys):
 def test_llama_factorys_example_as_it_is_printed(place):
     Path("registry").mkdir()
     info = {"identity": {"file_name": "identity.json"}, "alpaca_en_demo": {"file_name": "alpaca_en_demo.json"}}
-    info["identity"]["file_sha1"] = "0" * 40  # optional there, and of no effect
-    Path("registry/dataset_info.json").write_text(json.dumps(info))
+    info["identity"]["file_sha1"] = "0"  # optional there, and of no effect
+    write_json(Path("registry/dataset_info.json"), info)
     for name in info:
         rows = [{"instruction": f"{name} {n}?", "input": "", "output": f"{n}."} for n in range(8)]
-        Path(f"registry/{name}.json").write_text(json.dumps(rows))
+        write_json(Path(f"registry/{name}.json"), rows)
     sft([copied("llama_factory"), "torch_dtype=float32"])
     folder = "saves/llama3-8b/lora/sft"
     assert len(metrics(folder)) == 6 and metrics(folder)[-1]["epoch"] == 3.0  # 16 rows, 8 a step, 3 epochs
@@ -210,10 +203,8 @@ def test_the_mathematics(place, name):
     """One step of its block: 16 completions, 2 answers each to 8 questions, rewarded 1, -1 or -0.5."""
     small = "max_completion_length=8 report_to=none disable_tqdm=true torch_dtype=float32 lora_r=4 max_steps=1"
     train([copied(name), *small.split()])
-    (step,) = metrics()
-    assert -1 <= step["reward"] <= 1 and step["rewards/math/unscored_frac"] == 0
-    (path,) = Path("out/completions").glob("*.jsonl")
-    answers = read_lines(path)
+    assert [step["rewards/math/unscored_frac"] for step in metrics()] == [0]
+    answers = read_lines(Path("out/completions/step-000001.jsonl"))
     assert len(answers) == 16 and len({answer["row"] for answer in answers}) == 8
     assert {answer["rewards"]["math"] for answer in answers} <= {1, -1, -0.5}
     if name == "math":  # a merged checkpoint for OpenCompass: transformers finds the end of a turn among its end tokens

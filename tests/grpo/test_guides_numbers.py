@@ -10,18 +10,19 @@ from types import SimpleNamespace
 import pytest
 import torch
 from making import make_tokenizer, real_data, write_rows
+from test_doctor import examine
 
 import grpo.policy
 import grpo.trainer
 from bench.models import SHAPES
 from grpo.algorithm.optimizer import Optimizer
+from grpo.base.storage import write_json
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data.files import read_records
-from grpo.doctor.__main__ import main as doctor
 from grpo.doctor.estimate import NO_REWARD
 from grpo.engine.model import memory
-from grpo.engine.model.decoder import Decoder, OwnDecoder
+from grpo.engine.model.decoder import OwnDecoder
 from grpo.engine.model.weight import Build
 from grpo.engine.model.weights import read_model_config
 from grpo.run.run import SilentRun
@@ -34,17 +35,17 @@ MODELS = {"math": SHAPES["1.5b"], "r1": SHAPES["7b"]}
 LONG = 100  # words of the longest prompt
 
 
-def header(name: str) -> str:
+def header(name):
     """The comment that a config begins with, in one line."""
     lines = (CONFIGS / name).read_text(encoding="utf-8").splitlines()
     comment = lines[: next(index for index, line in enumerate(lines) if not line.startswith("#"))]
     return " ".join(" ".join(line.lstrip("#").strip() for line in comment).split())
 
 
-def write_hollow_checkpoint(folder: Path, raw: dict) -> Path:
+def write_hollow_checkpoint(folder, raw):
     """A checkpoint whose file has its true size and no content: it takes no room on the disk."""
     make_tokenizer(["Think first. What is it?"], folder, 400)
-    (folder / "config.json").write_text(json.dumps(raw))
+    write_json(folder / "config.json", raw)
     model = OwnDecoder(read_model_config(folder), Build(None, False, torch.bfloat16, "meta"))
     entries, end = {}, 0
     for name, tensor in model.named_tensors().items():
@@ -67,26 +68,23 @@ def large_disk(monkeypatch):
 def planned(tmp_path_factory):
     """What the doctor plans for a config on a GPU of so many GB; its exit code comes first."""
     folders = {name: write_hollow_checkpoint(tmp_path_factory.mktemp(name), raw) for name, raw in MODELS.items()}
-    data = write_rows(
-        tmp_path_factory.mktemp("data") / "q.jsonl", [{"question": "1 " * LONG, "answer": "1", "title": "a"}]
-    )
+    folder = tmp_path_factory.mktemp("data")
+    data = write_rows(folder / "q.jsonl", [{"question": "1 " * LONG, "answer": "1", "title": "a"}])
 
-    def keys(config: str, *overrides: str) -> list[str]:
+    def keys(config, *overrides):
         model = folders["math" if "math" in config else "r1"]
-        made = {"model_name_or_path": model, "dataset_id_or_path": data, "output_dir": data.parent / "run"}
-        own = [] if "sft" in config else ["cold_start=null"]
-        return [*(f"{name}={path}" for name, path in made.items()), *own, *overrides]
+        made = f"model_name_or_path={model} dataset_id_or_path={data} output_dir={folder / 'run'} cold_start=null"
+        return [*made.split(), *overrides]
 
-    def plan(capsys, config: str, gigabytes: float, *overrides: str) -> tuple[int, dict[str, str]]:
-        arguments = [*keys(config, *overrides), "--memory-gb", str(gigabytes), "--json"]
-        code = doctor([str(CONFIGS / config), *arguments])
-        return code, {finding["name"]: finding["text"] for finding in json.loads(capsys.readouterr().out)}
+    def plan(capsys, config, gigabytes, *overrides):
+        seen = examine(capsys, CONFIGS / config, *keys(config, *overrides), "--memory-gb", gigabytes)
+        return seen.code, seen.text
 
     plan.keys = keys
     return plan
 
 
-def gigabytes(text: str) -> float:
+def gigabytes(text):
     """The sum in the doctor's table of memory."""
     return float(text.partition(" GB, ")[0].rpartition("sum")[2])
 
@@ -134,27 +132,27 @@ def test_memory_of_knowrl(planned, capsys):
 class FakeCard:
     """A GPU of so many bytes. Tensors are on the meta device; what is free lacks what they would take."""
 
-    def __init__(self, size: int, monkeypatch):
+    def __init__(self, size, monkeypatch):
         self.size, self.tensors = size, []
         monkeypatch.setattr(grpo.policy, "load_decoder", self.load_decoder)
         monkeypatch.setattr(grpo.trainer, "Optimizer", self.optimizer)
         monkeypatch.setattr(memory, "free_bytes", lambda device: self.size - self.taken())
 
-    def load_decoder(self, folder: Path, build: Build, adapter: None = None) -> Decoder:
+    def load_decoder(self, folder, build, adapter=None):
         model = OwnDecoder(read_model_config(folder), replace(build, device="meta"))
         self.tensors += model.buffers()
         return model
 
-    def optimizer(self, *arguments, **keys) -> Optimizer:
+    def optimizer(self, *arguments, **keys):
         made = Optimizer(*arguments, **keys)
         state = [value for value in made.state().values() if value.numel() > 1]  # no step counts
         self.tensors += [made.flat.grad, *state]
         return made
 
-    def taken(self) -> int:
+    def taken(self):
         return sum(tensor.nbytes for tensor in self.tensors if tensor.is_meta)
 
-    def trainer(self, path: Path, keys: list[str]) -> GrpoTrainer:
+    def trainer(self, path, keys):
         """The trainer of a run on this card."""
         config, _ = load_config(path, keys)
         run = SilentRun(config)

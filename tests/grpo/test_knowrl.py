@@ -1,12 +1,11 @@
 """KnowRL on real data: stage 1 on its cold-start conversations, stage 2 on its questions, with a knowledge base and two
 chat endpoints."""
 
-import json
-
 import pytest
 from api_server import ApiServer, fails, says
 from making import build_base, read_lines, real_data, refused
 
+from grpo.base.storage import read_json, write_json
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.policy import Policy
@@ -19,13 +18,12 @@ QUIET = {"report_to": ["none"], "disable_tqdm": True, "lora_r": 4, "save_steps":
 @pytest.fixture(scope="module")
 def xquad_base(tmp_path_factory):
     """XQuAD's paragraphs as a knowledge base."""
-    articles = json.loads(real_data("xquad/xquad.en.json").read_text())["data"]
+    articles = read_json(real_data("xquad/xquad.en.json"))["data"]
     texts = {article["title"]: [paragraph["context"] for paragraph in article["paragraphs"]] for article in articles}
     return build_base(tmp_path_factory.mktemp("xquad"), texts)
 
 
-def facts_of(request):
-    return "- The city of Paris is the capital of France.\n- Paris has three stations in the north."
+FACTS = "- The city of Paris is the capital of France.\n- Paris has three stations in the north."
 
 
 @pytest.fixture
@@ -36,7 +34,7 @@ def endpoints(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY_FACTSCORE", "word")
     with (
         ApiServer(says("A"), default=says(lambda _: next(turns))) as judge,
-        ApiServer(default=says(facts_of)) as decomposer,
+        ApiServer(default=says(FACTS)) as decomposer,
     ):
         monkeypatch.setenv("OPENAI_API_BASE_JUDGE", judge.url)
         monkeypatch.setenv("LLM_EVAL_MODEL", "judge-model")
@@ -72,12 +70,12 @@ def stage2(tmp_path, chat_checkpoint, base, **keys):
         "max_completion_length": 12,
         "max_steps": 3,
         "learning_rate": 1e-3,
-        "output_dir": str(tmp_path / "rl"),
+        "output_dir": f"{tmp_path}/rl",
         **keys,
     }
-    (tmp_path / "rl.yaml").write_text(json.dumps(keys))
+    write_json(tmp_path / "rl.yaml", keys)
     train(*load_config(tmp_path / "rl.yaml"))
-    return read_lines(tmp_path / "rl" / "metrics.jsonl")
+    return read_lines(tmp_path / "rl/metrics.jsonl")
 
 
 def test_both_stages_on_real_data_with_every_reward_explained(
@@ -92,13 +90,13 @@ def test_both_stages_on_real_data_with_every_reward_explained(
         "per_device_train_batch_size": 2,
         "max_steps": 2,
         "lora_target_modules": ["q_proj", "v_proj"],
-        "output_dir": str(tmp_path / "cold"),
+        "output_dir": f"{tmp_path}/cold",
     }
-    (tmp_path / "cold.yaml").write_text(json.dumps(cold))
+    write_json(tmp_path / "cold.yaml", cold)
     sft(*load_config(tmp_path / "cold.yaml", kind=SftConfig))
-    lines = stage2(tmp_path, chat_checkpoint, xquad_base, cold_start=str(tmp_path / "cold.yaml"))
+    lines = stage2(tmp_path, chat_checkpoint, xquad_base, cold_start=f"{tmp_path}/cold.yaml")
     assert len(lines) == 3 and all(line["judge/calls"] > 0 and line["decomposer/calls"] > 0 for line in lines)
-    rows = [row for path in sorted((tmp_path / "rl" / "completions").glob("*.jsonl")) for row in read_lines(path)]
+    rows = [row for path in sorted((tmp_path / "rl/completions").glob("*.jsonl")) for row in read_lines(path)]
     assert len(rows) == 24 and all(row["reasons"]["format"] for row in rows)
     assert all("the judge says" in row["reasons"]["knowrl_v2"] for row in rows)
     wrong = [row for row in rows if row["rewards"]["knowrl_v2"] is not None and row["rewards"]["knowrl_v2"] <= 0]
@@ -114,5 +112,5 @@ def test_a_judge_that_loses_its_quota_stops_the_run_with_a_checkpoint(
     with ApiServer(says("A"), *[says("B")] * 8, default=fails(429, "insufficient_quota")) as spent:
         monkeypatch.setenv("OPENAI_API_BASE_JUDGE", spent.url)
         refused(lambda: stage2(tmp_path, chat_checkpoint, xquad_base), "quota", exit_code=4)
-    state = json.loads((tmp_path / "rl" / "run_state.json").read_text())
+    state = read_json(tmp_path / "rl/run_state.json")
     assert state["exit_code"] == 4 and (tmp_path / "rl" / state["last_checkpoint"]).is_dir()

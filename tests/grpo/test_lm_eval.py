@@ -1,10 +1,9 @@
 """lm-eval on the merged export, where it is installed, against our own evaluation: the answers are the same."""
 
-import json
-
 import pytest
-from making import load, randomise_adapter, write_rows
+from making import load, read_lines, write_rows
 
+from grpo.base.storage import read_json
 from grpo.engine.model.adapter import save_adapter, trained_adapter
 from grpo.evaluate import main as evaluate
 from grpo.export import main as export
@@ -29,20 +28,19 @@ def merged(chat_checkpoint, tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("lm_eval")
     model = load(chat_checkpoint, rank=4)
-    randomise_adapter(model)
     save_adapter(trained_adapter(model, None, str(chat_checkpoint)), folder / "adapter", lora_alpha=8)
     AutoTokenizer.from_pretrained(chat_checkpoint).save_pretrained(folder / "adapter")
-    export([str(folder / "adapter"), str(folder / "merged"), "--merge"])
+    export([f"{folder}/adapter", f"{folder}/merged", "--merge"])
     return folder / "merged"
 
 
-def ours(merged, data, *arguments) -> tuple[dict, list[dict]]:
+def ours(merged, data):
     output = data.with_name("ours.json")
-    evaluate([str(merged), "--data", str(data), "--output", str(output), *arguments])
-    return json.loads(output.read_text()), [json.loads(line) for line in open(output.with_suffix(".jsonl"))]
+    evaluate(f"{merged} --data {data} --output {output} --reward exact max_completion_length=12".split())
+    return read_json(output), read_lines(output.with_suffix(".jsonl"))
 
 
-def theirs(lm_eval, merged, data) -> tuple[dict, list[dict]]:
+def theirs(lm_eval, merged, data):
     from lm_eval.tasks import TaskManager
 
     folder = data.with_name("tasks")
@@ -64,14 +62,11 @@ def theirs(lm_eval, merged, data) -> tuple[dict, list[dict]]:
 def test_answers(merged, tmp_path):
     lm_eval = pytest.importorskip("lm_eval", reason="compares with lm-eval, where it is installed")
     rows = [{"question": f"What is {n} + {3 * n % 7}, please?", "answer": "Velda"} for n in range(20)]
-    _, records = ours(
-        merged, write_rows(tmp_path / "rows.jsonl", rows), "--reward", "exact", "max_completion_length=12"
-    )
-    for number, record in enumerate(records):
-        if number % 3 == 0:
-            rows[number]["answer"] = record["completion"].strip()
+    _, records = ours(merged, write_rows(tmp_path / "rows.jsonl", rows))
+    for row, record in list(zip(rows, records, strict=True))[::3]:
+        row["answer"] = record["completion"].strip()
     data = write_rows(tmp_path / "rows.jsonl", rows)
-    found, records = ours(merged, data, "--reward", "exact", "max_completion_length=12")
+    found, records = ours(merged, data)
     results, samples = theirs(lm_eval, merged, data)
     assert [sample["resps"][0][0].strip() for sample in samples] == [record["completion"].strip() for record in records]
     assert found["accuracy"] >= results["exact_match,none"] - 1e-9 > 0.2
