@@ -8,14 +8,14 @@ The check of sampling/check.py decides whether that is what transformers compute
 """
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
@@ -33,39 +33,58 @@ from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.weight import Weight, master_dtype
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import AutoModelForCausalLM, PreTrainedModel
+    from transformers.pytorch_utils import Conv1D
 
 OURS = "grpo"  # the name of our attention in transformers
 MEASURED = 128  # tokens of the pass that measures activations
-NARROW = 8  # tokens of a window in the check
 PROMPT = 16  # tokens of its prompt
-BROKEN = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError, ImportError)
 ANOTHER = "use another model: README names families that pass"
+UNREADABLE = "use another checkpoint, or transformers 5.24, with which this has been tried"
 
 
-def attend_as_ours(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: None = None, **given: Any):
+class AttentionLayer(Protocol):
+    """A layer of transformers that attends. whole: the model that it is part of."""
+
+    whole: "TransformersModel"
+    layer_idx: int
+
+
+def attend_as_ours(
+    layer: AttentionLayer,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sees: Callable[..., Tensor] | Tensor | None,
+    scaling: float | None = None,
+    **given: object,
+) -> tuple[Tensor, None]:
     """Attend as the pass says. transformers calls it in each layer, with rotated q [1, H, T, E], and k, v [1, K, T, E].
 
-    given: scaling, sliding_window, softcap and s_aux, where a family has them.
+    Latent attention has narrower values, which are made as wide as the keys, for the cache. given: softcap and s_aux
+    (sinks), where a family has them.
     """
+    special, this_pass = layer.whole.special, layer.whole.this_pass
+    head_dim, narrow_dim = q.shape[-1], v.shape[-1]
+    if narrow_dim < head_dim:
+        v = F.pad(v, (0, head_dim - narrow_dim))
     q_THE, k_TKE, v_TKE = (x[0].transpose(0, 1).contiguous() for x in (q, k, v))
-    how, this_pass = module.whole.special, module.whole.this_pass
-    attend = this_pass.attend
-    usual_scale = q_THE.shape[-1] ** -0.5
-    how.window = given.get("sliding_window")
-    how.function = None
+    if not callable(sees):
+        raise ValueError("its layers do not say which token sees which")
+    special.sees, special.function = sees, None
     if given.get("softcap") is not None or given.get("s_aux") is not None:
-        by_family = sys.modules[type(module).__module__].eager_attention_forward
-        how.function = partial(by_family, module, **given)
-    elif (scale := given.get("scaling") or usual_scale) != usual_scale:
-        q_THE = q_THE * (scale / usual_scale)
+        by_family = sys.modules[type(layer).__module__].eager_attention_forward
+        special.function = partial(by_family, layer, scaling=scaling, **given)
+    elif scaling is not None:
+        q_THE = q_THE * (scaling * head_dim**0.5)
+    attend = this_pass.attend
     if isinstance(attend, MicroBatchAttention):
         out_THE = attend.attend(q_THE, k_TKE, v_TKE)
     else:
-        if isinstance(attend, DecodeAttention) and not how.is_plain(attend.num_positions):
-            attend = how.decoding(attend)
-        out_THE = attend(module.layer_idx, q_THE, k_TKE, v_TKE, this_pass.cos_sin)
-    return out_THE[None], None
+        if isinstance(attend, DecodeAttention) and not special.is_plain(attend.num_positions):
+            attend = special.decoding(attend)
+        out_THE = attend(layer.layer_idx, q_THE, k_TKE, v_TKE, this_pass.cos_sin)
+    return out_THE[None, ..., :narrow_dim], None
 
 
 class Projection(Linear):
@@ -73,11 +92,12 @@ class Projection(Linear):
 
     whole: "TransformersModel"
 
-    def __init__(self, layer: Any, part: str, build: Build):
+    def __init__(self, layer: "nn.Linear | Conv1D", part: str, build: Build):
         weight_OI = weight_of(layer)
         super().__init__(weight_OI.shape[1], {part: len(weight_OI)}, layer.bias is not None, build)
         own_OI, own_O = self.base(part)
         own_OI.copy_(weight_OI)
+        del layer.weight  # so that one weight at a time is there twice
         if own_O is not None:
             own_O.copy_(layer.bias)
 
@@ -115,13 +135,12 @@ class TransformersModel(Decoder):
         self.special = Special()
         text = net.config.get_text_config()
         self.cap: float | None = getattr(text, "final_logit_softcapping", None)
-        divisor = getattr(text, "logits_scaling", None) or 1
-        self.scale = getattr(text, "logit_scale", None) or 1 / divisor
+        self.scale: float = getattr(text, "logit_scale", None) or 1 / getattr(text, "logits_scaling", 1)
         self.take_apart(linears)
         self.number_linears()
         self.refresh()
 
-    def take_apart(self, linears: dict[str, Any]) -> None:
+    def take_apart(self, linears: "dict[str, nn.Linear | Conv1D]") -> None:
         """Put our linear layers in the place of transformers', and every other parameter into a Weight."""
         net = self.net
         head = net.get_output_embeddings()
@@ -129,51 +148,62 @@ class TransformersModel(Decoder):
         is_tied = head.weight is embedding.weight
         if is_tied:
             del head.weight
-        trained = {*net.get_decoder().modules(), head} - sparse_parts(net)
         self.experts = [module.experts for module in net.modules() if hasattr(module, "experts")]
+        trained = {*net.get_decoder().modules(), head} - sparse_parts(net)
         self.found: dict[str, tuple[Linear, str]] = {}
         self.others: dict[str, Weight] = {}
+        self.borrowers: list[tuple[nn.Module, str, Weight]] = []
         for name, module in list(net.named_modules()):
             if name in linears:
                 where, _, part = name.rpartition(".")
-                build = for_layer(self.build, layer_number(name))
-                module = Projection(module, part, build)
+                module = Projection(linears[name], part, for_layer(self.build, layer_number(name)))
                 setattr(net.get_submodule(where), part, module)
                 self.found[name] = module, part
             else:
                 build = replace(self.build, train_weights=self.build.train_weights and module in trained)
-                for last in dict(module.named_parameters(recurse=False)):
-                    self.others[f"{name}.{last}"] = taken(module, last, build)
+                for last, value in list(module.named_parameters(recurse=False)):
+                    weight = Weight(replace(build, dtype=value.dtype), *value.shape)
+                    weight.stored.copy_(value)
+                    delattr(module, last)
+                    self.borrowers.append((module, last, weight))
+                    self.others[f"{name}.{last}"] = weight
                 if module is (embedding if is_tied else head):
                     self.head_weight = self.others[f"{name}.weight"]
             vars(module)["whole"] = self
         self.weights = nn.ModuleList(self.others.values())
+        self.lend()
         for layer in layers_of(net):
             layer.forward = partial(self._layer, layer.forward)
+
+    def lend(self) -> None:
+        """Give the modules of transformers the tensors to compute with."""
+        for module, name, weight in self.borrowers:
+            setattr(module, name, weight())
 
     # --- a pass ------------------------------------------------------------------------------------------------------
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attend, mode: Mode = POLICY) -> Tensor:
-        still = torch.ones(len(ids_T), 1, self.shape.head_dim, dtype=self.build.dtype, device=ids_T.device)
-        unrotated = still, torch.zeros_like(still)  # keys and queries come rotated
+        one_T1E = torch.ones(len(ids_T), 1, self.shape.head_dim, dtype=self.build.dtype, device=ids_T.device)
+        unrotated = one_T1E, torch.zeros_like(one_T1E)  # keys and queries come rotated
         self.this_pass = Pass(attend, unrotated, mode, recomputes_mlp=False)
+        if self.build.train_weights:  # each pass has tensors of its own
+            self.lend()
         done = self.net.get_decoder()(
             input_ids=ids_T[None],
             position_ids=positions_T[None],
-            # Given a mask of four axes, transformers makes none, for which it would wait for the device. None is read.
-            attention_mask=still[:1, None],
+            attention_mask=torch.ones_like(ids_T)[None],  # without it, transformers waits for the device and makes one
             use_cache=False,
         )
         hidden_TD = done.last_hidden_state[0]
         return hidden_TD if self.scale == 1 else hidden_TD * self.scale
 
-    def _layer(self, forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
+    def _layer(self, forward: Callable[..., Tensor], *inputs: object, **named: object) -> Tensor:
         """Compute a layer, and where activations are computed again, keep none; then in the pass it belongs to."""
         if self.recompute == "none" or not torch.is_grad_enabled():
             return forward(*inputs, **named)
         this_pass = self.this_pass
 
-        def again() -> Any:
+        def again() -> Tensor:
             self.this_pass = this_pass
             return forward(*inputs, **named)
 
@@ -217,7 +247,8 @@ class TransformersModel(Decoder):
                 tensors[f"{name}.weight"] = tensors[f"{name}.weight"].T
         held = self.net.state_dict()
         buffers = {name: held[name] for name, _ in net.named_buffers() if name in held}  # a router's biases
-        net.save_pretrained(folder, state_dict=tensors | buffers)
+        exact = {name: weight.stored for name, weight in self.others.items() if weight.value.dtype != self.build.dtype}
+        net.save_pretrained(folder, state_dict=tensors | buffers | exact)
 
     def activation_bytes(self, recompute: str) -> float | None:
         """Return a packed token's share of the peak, by what autograd keeps in a pass of MEASURED tokens."""
@@ -235,58 +266,39 @@ class TransformersModel(Decoder):
     @cached_property
     def _measured(self) -> float:
         """Run a pass, and return the bytes that it keeps for a token."""
-        sizes: dict[int, int] = {}
+        seen = {tensor.untyped_storage()._cdata for tensor in (*self.parameters(), *self.buffers())}
+        sizes = []
 
         def keep(tensor: Tensor) -> Tensor:
             storage = tensor.untyped_storage()
-            sizes[storage._cdata] = storage.nbytes()
+            if storage._cdata not in seen:
+                seen.add(storage._cdata)
+                sizes.append(storage.nbytes())
             return tensor
 
         position_T = torch.arange(MEASURED, device=self.build.device)
         attend = packed_attention(self, Layout.of((MEASURED, ())))
         with torch.enable_grad(), self.keeping_activations(), saved_tensors_hooks(keep, lambda tensor: tensor):
             self(0 * position_T, position_T, attend)
-        for tensor in (*self.parameters(), *self.buffers()):
-            sizes.pop(tensor.untyped_storage()._cdata, None)
-        return sum(sizes.values()) / MEASURED
-
-
-def taken(module: nn.Module, name: str, build: Build) -> Weight:
-    """Take a module's parameter away into a Weight, whose tensor the module is lent when it computes."""
-    value = module.get_parameter(name)
-    weight = Weight(replace(build, dtype=value.dtype), *value.shape)
-    weight.stored.copy_(value)
-    delattr(module, name)
-
-    def lend(*_: object) -> None:
-        setattr(module, name, weight())
-
-    lend()
-    if build.train_weights:  # each pass has a tensor of its own
-        module.register_forward_pre_hook(lend)
-    return weight
+        return sum(sizes) / MEASURED
 
 
 # --- models of transformers ------------------------------------------------------------------------------------------
 
 
-def _auto() -> Any:
-    """Return transformers' class of causal models, once it knows our attention, which needs no mask."""
+def _auto() -> "type[AutoModelForCausalLM]":
+    """Return transformers' class of causal models, once it knows our attention, and that it reads what masks say."""
     from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM
 
     AttentionInterface.register(OURS, attend_as_ours)
-    AttentionMaskInterface.register(OURS, lambda *_, **__: None)
+    AttentionMaskInterface.register(OURS, lambda mask_function, **_: mask_function)
     return AutoModelForCausalLM
 
 
 def skeleton(config: ModelConfig, dtype: torch.dtype) -> "PreTrainedModel":
     """Build a model without weights."""
-    from transformers import CONFIG_MAPPING
-
-    kind = CONFIG_MAPPING[config.family]
-    read = kind.from_dict(config.raw)
     with torch.device("meta"):
-        net = _auto().from_config(read, dtype=dtype, attn_implementation=OURS)
+        net = _auto().from_config(config.hf, dtype=dtype, attn_implementation=OURS)
     return net.eval()
 
 
@@ -324,7 +336,7 @@ def read_headers(
     return net, _misfits(info.to_dict())
 
 
-def _misfits(info: dict[str, Any]) -> list[str]:
+def _misfits(info: dict[str, Iterable[object]]) -> list[str]:
     problems = []
     for kind, names in info.items():
         what = kind.removesuffix("_keys")
@@ -344,7 +356,7 @@ def sparse_parts(net: "PreTrainedModel") -> set[nn.Module]:
     return {part for module in net.modules() if hasattr(module, "experts") for part in module.modules()}
 
 
-def linears_of(net: "PreTrainedModel") -> dict[str, Any]:
+def linears_of(net: "PreTrainedModel") -> "dict[str, nn.Linear | Conv1D]":
     """Return the linear layers that can have adapters, by their names: those of the layers, outside of experts."""
     from transformers.pytorch_utils import Conv1D
 
@@ -352,7 +364,7 @@ def linears_of(net: "PreTrainedModel") -> dict[str, Any]:
     return {name: part for name, part in net.named_modules() if part in inside and type(part) in (nn.Linear, Conv1D)}
 
 
-def weight_of(linear: Any) -> Tensor:
+def weight_of(linear: "nn.Linear | Conv1D") -> Tensor:
     """Return the weight [O, I] of a linear layer; GPT-2's have it turned."""
     return linear.weight if isinstance(linear, nn.Linear) else linear.weight.T
 
@@ -370,10 +382,8 @@ def probe(vocab_size: int) -> Tensor:
 def probe_logps(logits_CV: Tensor) -> Tensor:
     """Return the log-probs of the tokens of `probe` after its prompt, given the logits after each of them."""
     token_C = probe(logits_CV.shape[1])[:, PROMPT:].flatten()
-    token_C = token_C.to(logits_CV.device)
     exact_CV = logits_CV.to(master_dtype(logits_CV.dtype))
-    logp_CV = exact_CV.log_softmax(-1)
-    return logp_CV.gather(1, token_C[:, None])[:, 0]
+    return -F.cross_entropy(exact_CV, token_C.to(logits_CV.device), reduction="none")
 
 
 @torch.no_grad()
@@ -381,18 +391,6 @@ def probed_by_transformers(net: "PreTrainedModel", vocab_size: int, device: torc
     """Return transformers' own `probe_logps`."""
     row_2S = probe(vocab_size).to(device)
     net.set_attn_implementation("eager")
-    with narrow(net):
-        logits_2SV = net(input_ids=row_2S, use_cache=False).logits
+    logits_2SV = net(input_ids=row_2S, use_cache=False).logits
     net.set_attn_implementation(OURS)
     return probe_logps(logits_2SV[:, PROMPT:].flatten(0, 1))
-
-
-@contextmanager
-def narrow(net: "PreTrainedModel") -> Iterator[None]:
-    """Make all windows narrow, so that a few tokens show what they do."""
-    with ExitStack() as narrowed:
-        for owner in (net.config.get_text_config(), *net.modules()):
-            if usual := getattr(owner, "sliding_window", None):
-                owner.sliding_window = NARROW
-                narrowed.callback(setattr, owner, "sliding_window", usual)
-        yield
