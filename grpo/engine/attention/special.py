@@ -46,13 +46,13 @@ class Special:
 
     def decoding(self, usual: DecodeAttention) -> DecodeAttention:
         """Return the attention of one new token per slot in this layer, given that of other layers."""
-        at_B1 = usual.positions_B[:, None]
-        key_1S = torch.arange(usual.num_positions, device=at_B1.device)[None]
+        position_B = usual.positions_B
+        key_1S = torch.arange(usual.num_positions, device=position_B.device)[None]
 
         def kernel(q_BHE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor) -> Tensor:
-            return self.attend(q_BHE[:, :, None], k_BKSE, v_BKSE, at_B1, key_1S)[:, 0]
+            return self.attend(q_BHE[:, :, None], k_BKSE, v_BKSE, position_B[:, None], key_1S)[:, 0]
 
-        return DecodeAttention(usual.cache, usual.positions_B, usual.num_positions, kernel)
+        return DecodeAttention(usual.cache, position_B, usual.num_positions, kernel)
 
 
 class SpecialPackedAttention(PackedAttention):

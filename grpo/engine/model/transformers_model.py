@@ -12,12 +12,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.pytorch_utils import Conv1D
 
 from grpo.algorithm.schema import POLICY, Layout, Mode
 from grpo.base.errors import PREFLIGHT, UserError
@@ -32,10 +35,7 @@ from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.weight import Weight, master_dtype
 
-if TYPE_CHECKING:
-    from transformers import AutoModelForCausalLM, PreTrainedModel
-    from transformers.pytorch_utils import Conv1D
-
+Affine: TypeAlias = nn.Linear | Conv1D  # GPT-2 has the second kind
 OURS = "grpo"  # the name of our attention in transformers
 MEASURED = 128  # tokens of the pass that measures activations
 PROMPT = 16  # tokens of its prompt
@@ -92,7 +92,7 @@ class Projection(Linear):
 
     whole: "TransformersModel"
 
-    def __init__(self, layer: "nn.Linear | Conv1D", part: str, build: Build):
+    def __init__(self, layer: Affine, part: str, build: Build):
         weight_OI = weight_of(layer)
         super().__init__(weight_OI.shape[1], {part: len(weight_OI)}, layer.bias is not None, build)
         own_OI, own_O = self.base(part)
@@ -114,14 +114,15 @@ class TransformersModel(Decoder):
     """
 
     this_pass: Pass
+    special: Special
     expected: Tensor
 
     @torch.no_grad()
-    def __init__(self, config: ModelConfig, build: Build, net: "PreTrainedModel | None" = None):
+    def __init__(self, config: ModelConfig, build: Build, net: PreTrainedModel | None = None):
         if build.shard.world > 1 or build.held:
-            key = "base_weights" if build.held else "tensor_parallel_size"
+            keys = "base_weights and tensor_parallel_size"
             why = f"{config.family} runs by transformers' modules, and these are neither split nor held in few bits"
-            raise UserError(f"{key} is not for this model", why, f"leave {key} out", PREFLIGHT)
+            raise UserError(f"{keys} are not for this model", why, "leave them out", PREFLIGHT)
         net = skeleton(config, build.dtype) if net is None else net
         linears = linears_of(net)
         parts = tuple(dict.fromkeys(name.rpartition(".")[2] for name in linears))
@@ -134,13 +135,13 @@ class TransformersModel(Decoder):
             self.expected = probed_by_transformers(net, config.vocab_size, build.device)
         self.special = Special()
         text = net.config.get_text_config()
-        self.cap: float | None = getattr(text, "final_logit_softcapping", None)
-        self.scale: float = getattr(text, "logit_scale", None) or 1 / getattr(text, "logits_scaling", 1)
+        self.cap = getattr(text, "final_logit_softcapping", None)
+        self.scale = getattr(text, "logit_scale", None) or 1 / getattr(text, "logits_scaling", 1)
         self.take_apart(linears)
         self.number_linears()
         self.refresh()
 
-    def take_apart(self, linears: "dict[str, nn.Linear | Conv1D]") -> None:
+    def take_apart(self, linears: dict[str, Affine]) -> None:
         """Put our linear layers in the place of transformers', and every other parameter into a Weight."""
         net = self.net
         head = net.get_output_embeddings()
@@ -148,11 +149,12 @@ class TransformersModel(Decoder):
         is_tied = head.weight is embedding.weight
         if is_tied:
             del head.weight
-        self.experts = [module.experts for module in net.modules() if hasattr(module, "experts")]
-        trained = {*net.get_decoder().modules(), head} - sparse_parts(net)
+        sparse = sparse_layers(net).values()
+        self.experts = [layer.get_submodule("experts") for layer in sparse]
+        trained = {*net.get_decoder().modules(), head} - {part for layer in sparse for part in layer.modules()}
         self.found: dict[str, tuple[Linear, str]] = {}
-        self.others: dict[str, Weight] = {}
-        self.borrowers: list[tuple[nn.Module, str, Weight]] = []
+        self.others = {}
+        self.borrowers = []
         for name, module in list(net.named_modules()):
             if name in linears:
                 where, _, part = name.rpartition(".")
@@ -194,8 +196,7 @@ class TransformersModel(Decoder):
             attention_mask=torch.ones_like(ids_T)[None],  # without it, transformers waits for the device and makes one
             use_cache=False,
         )
-        hidden_TD = done.last_hidden_state[0]
-        return hidden_TD if self.scale == 1 else hidden_TD * self.scale
+        return done.last_hidden_state[0] * self.scale
 
     def _layer(self, forward: Callable[..., Tensor], *inputs: object, **named: object) -> Tensor:
         """Compute a layer, and where activations are computed again, keep none; then in the pass it belongs to."""
@@ -286,26 +287,21 @@ class TransformersModel(Decoder):
 # --- models of transformers ------------------------------------------------------------------------------------------
 
 
-def _auto() -> "type[AutoModelForCausalLM]":
-    """Return transformers' class of causal models, once it knows our attention, and that it reads what masks say."""
-    from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM
-
-    AttentionInterface.register(OURS, attend_as_ours)
-    AttentionMaskInterface.register(OURS, lambda mask_function, **_: mask_function)
-    return AutoModelForCausalLM
+AttentionInterface.register(OURS, attend_as_ours)
+AttentionMaskInterface.register(OURS, lambda mask_function, **_: mask_function)
 
 
-def skeleton(config: ModelConfig, dtype: torch.dtype) -> "PreTrainedModel":
+def skeleton(config: ModelConfig, dtype: torch.dtype) -> PreTrainedModel:
     """Build a model without weights."""
     with torch.device("meta"):
-        net = _auto().from_config(config.hf, dtype=dtype, attn_implementation=OURS)
+        net = AutoModelForCausalLM.from_config(config.hf, dtype=dtype, attn_implementation=OURS)
     return net.eval()
 
 
-def read_net(folder: Path, dtype: torch.dtype, device: torch.device | str) -> tuple["PreTrainedModel", list[str]]:
+def read_net(folder: Path, dtype: torch.dtype, device: torch.device | str) -> tuple[PreTrainedModel, list[str]]:
     """Load a checkpoint; return the model, and what its files do not have, or have and should not."""
     experts = {"experts_implementation": "eager"} if dtype == torch.float64 else {}  # their kernels have no float64
-    net, info = _auto().from_pretrained(
+    net, info = AutoModelForCausalLM.from_pretrained(
         folder,
         dtype=dtype,
         attn_implementation=OURS,
@@ -323,7 +319,7 @@ def read_net(folder: Path, dtype: torch.dtype, device: torch.device | str) -> tu
 
 def read_headers(
     config: ModelConfig, dtype: torch.dtype, state: dict[str, Tensor]
-) -> tuple["PreTrainedModel", list[str]]:
+) -> tuple[PreTrainedModel, list[str]]:
     """Load names and shapes alone, by transformers' own steps: `read_net` without weights. state: on "meta"."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.modeling_utils import LoadStateDictConfig
@@ -337,34 +333,30 @@ def read_headers(
 
 
 def _misfits(info: dict[str, Iterable[object]]) -> list[str]:
-    problems = []
-    for kind, names in info.items():
-        what = kind.removesuffix("_keys")
-        problems += [f"{what} {name}" for name in sorted(map(str, names))]
-    return problems
+    return [f"{kind.removesuffix('_keys')} {name}" for kind, names in info.items() for name in sorted(map(str, names))]
 
 
-def layers_of(net: "PreTrainedModel") -> list[nn.Module]:
+def layers_of(net: PreTrainedModel) -> list[nn.Module]:
     """Return the layers of a model, in order."""
-    from transformers.modeling_layers import GradientCheckpointingLayer
-
     return [module for module in net.get_decoder().modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
-def sparse_parts(net: "PreTrainedModel") -> set[nn.Module]:
-    """Return the modules of all layers of experts, which stay frozen."""
-    return {part for module in net.modules() if hasattr(module, "experts") for part in module.modules()}
+def sparse_layers(net: PreTrainedModel) -> dict[str, nn.Module]:
+    """Return the layers of experts, by their names; they stay frozen."""
+    return {name: module for name, module in net.named_modules() if hasattr(module, "experts")}
 
 
-def linears_of(net: "PreTrainedModel") -> "dict[str, nn.Linear | Conv1D]":
-    """Return the linear layers that can have adapters, by their names: those of the layers, outside of experts."""
-    from transformers.pytorch_utils import Conv1D
+def linears_of(net: PreTrainedModel) -> dict[str, Affine]:
+    """Return the linear layers that can have adapters, by their names: those of the layers.
 
-    inside = {part for layer in layers_of(net) for part in layer.modules()} - sparse_parts(net)
-    return {name: part for name, part in net.named_modules() if part in inside and type(part) in (nn.Linear, Conv1D)}
+    None that has the place of a layer of experts, as the first MLPs of some models: PEFT takes their names for experts.
+    """
+    places = {name.rpartition(".")[2] for name in sparse_layers(net)}
+    inside = {part for layer in layers_of(net) for part in layer.modules() if type(part) in (nn.Linear, Conv1D)}
+    return {n: part for n, part in net.named_modules() if part in inside and places.isdisjoint(n.split("."))}
 
 
-def weight_of(linear: "nn.Linear | Conv1D") -> Tensor:
+def weight_of(linear: Affine) -> Tensor:
     """Return the weight [O, I] of a linear layer; GPT-2's have it turned."""
     return linear.weight if isinstance(linear, nn.Linear) else linear.weight.T
 
@@ -387,7 +379,7 @@ def probe_logps(logits_CV: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def probed_by_transformers(net: "PreTrainedModel", vocab_size: int, device: torch.device | str) -> Tensor:
+def probed_by_transformers(net: PreTrainedModel, vocab_size: int, device: torch.device | str) -> Tensor:
     """Return transformers' own `probe_logps`."""
     row_2S = probe(vocab_size).to(device)
     net.set_attn_implementation("eager")
