@@ -63,7 +63,7 @@ FAMILIES = """
 CPU = torch.device("cpu")
 SPARSE = {"gpt_oss", "granitemoe", "mixtral", "olmoe", "phimoe", "qwen2_moe", "qwen3_moe"}
 SIZES = {  # windows shorter than a prompt, heads whose widths are no divisors, keys and values that layers share
-    1: "n_group topk_group first_k_dense_replace n_shared_experts",
+    1: "n_group topk_group first_k_dense_replace n_shared_experts bos_token_id",
     2: "num_key_value_heads num_experts_per_tok moe_k eos_token_id num_kv_shared_layers max_window_layers",
     4: "num_hidden_layers n_layer num_attention_heads n_head num_experts moe_num_experts num_local_experts "
     "n_routed_experts qk_rope_head_dim rotary_dim",
@@ -75,7 +75,7 @@ SIZES = {  # windows shorter than a prompt, heads whose widths are no divisors, 
     48: "intermediate_size ffn_dim",
     97: "vocab_size vocab_size_per_layer_input",
     256: "max_position_embeddings n_positions",
-    None: "pad_token_id bos_token_id",
+    None: "pad_token_id",
 }
 SHAPE = {name: size for size, names in SIZES.items() for name in names.split()} | {"use_sliding_window": True}
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -299,7 +299,6 @@ def skeleton(config: ModelConfig, dtype: torch.dtype) -> PreTrainedModel:
 
 def read_net(folder: Path, dtype: torch.dtype, device: torch.device | str) -> tuple[PreTrainedModel, list[str]]:
     """Load a checkpoint; return the model, and what its files do not have, or have and should not."""
-    experts = {"experts_implementation": "eager"} if dtype == torch.float64 else {}  # their kernels have no float64
     net, info = AutoModelForCausalLM.from_pretrained(
         folder,
         dtype=dtype,
@@ -307,7 +306,7 @@ def read_net(folder: Path, dtype: torch.dtype, device: torch.device | str) -> tu
         use_safetensors=True,
         local_files_only=True,
         output_loading_info=True,
-        **experts,
+        experts_implementation="eager" if dtype == torch.float64 else None,  # their kernels have no float64
     )
     problems = _misfits(info)
     for name, tensor in net.state_dict().items():
@@ -372,9 +371,8 @@ def probe(vocab_size: int) -> Tensor:
 
 def probe_logps(logits_CV: Tensor) -> Tensor:
     """Return the log-probs of the tokens of `probe` after its prompt, given the logits after each of them."""
-    token_C = probe(logits_CV.shape[1])[:, PROMPT:].flatten()
-    exact_CV = logits_CV.to(master_dtype(logits_CV.dtype))
-    return -F.cross_entropy(exact_CV, token_C.to(logits_CV.device), reduction="none")
+    token_C = probe(logits_CV.shape[1])[:, PROMPT:].flatten().to(logits_CV.device)
+    return -F.cross_entropy(logits_CV.to(master_dtype(logits_CV.dtype)), token_C, reduction="none")
 
 
 @torch.no_grad()
