@@ -89,6 +89,8 @@ def write_tiny(folder: Path, family: str, **changes) -> Path:
     if "kv_lora_rank" in sizes:  # latent attention: all heads have keys of their own, wider than values
         sizes["num_key_value_heads"] = 4
         sizes.pop("head_dim", None)
+    if family == "helium":  # whose class has no other
+        sizes["head_dim"] = 8
     if family == "gemma3":  # with images
         vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
         sizes = {"text_config": SHAPE, "vision_config": vision | {"image_size": 28, "patch_size": 14}}
@@ -364,7 +366,10 @@ def test_other_arithmetic_is_refused(tmp_path, monkeypatch):
 
 def test_what_this_backend_does_not_have_is_refused(tmp_path):
     folder = write_tiny(tmp_path, "gemma")
-    for key, how in (("base_weights", {"held": FORMATS["int8"]}), ("tensor_parallel_size", {"shard": Shard(0, 2)})):
+    for key, how in (
+        ("base_weights", {"quantised": FORMATS["int8"]}),
+        ("tensor_parallel_size", {"shard": Shard(0, 2)}),
+    ):
         refused(lambda how=how: load_decoder(folder, build(torch.float32, **how)), key, "transformers")
 
 
