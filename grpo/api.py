@@ -144,10 +144,16 @@ def _train(named: dict[str, Any], keys: dict[str, Any]) -> Result:
     check = lambda name, function: function if function is environment else as_function(name, function)  # noqa: E731
     functions = _name_functions(settings, ("reward_funcs", "eval_reward_funcs"), check)
     tools = _name_functions(settings, ("tools",), partial(made, "tool"))
-    if callable(environment):
+    if not isinstance(environment, str | None):
+        settings["environment"] = [environment]
         _name_functions(settings, ("environment",), methods_of)
-        (settings["environment"],) = settings["environment"]
-        made_by = {settings["environment"]: environment}
+        (name,) = settings["environment"]
+        settings["environment"] = name
+        made_by = {name: environment}
+        given = settings.get("reward_funcs")
+        given = [given] if isinstance(given, str) else given
+        if given and hasattr(environment, "get_reward") and name not in given:  # as in TRL
+            settings["reward_funcs"] = [*given, name]
         functions = functions | made_by
         tools = tools | made_by
     records = _take_rows(settings, folder)

@@ -241,9 +241,9 @@ def load_prompts(
     encoder = ChatEncoder(policy.tokenizer)
     system_prompt = config.system_prompt
     if config.tools or config.environment:
-        from grpo.tools.functions import encoder_of, system_prompt_of  # most runs have no tools
+        from grpo.tools.functions import protocol_of, system_prompt_of  # most runs have no tools
 
-        encoder = encoder_of(config, policy.tokenizer, data.objects.tools)
+        encoder = protocol_of(config, policy.tokenizer, data.objects.tools).encoder
         system_prompt = system_prompt_of(config, encoder)
     prompts = make_prompts(rows, encoder, system_prompt, config.prompt_template, limit, count, source)
     return PromptSet(prompts, fingerprint(rows), count)
