@@ -10,8 +10,7 @@ def checker() -> Any:
     """Return the validator of descriptions. They write `nullable` for what may be null; 1.0 is no integer."""
     from jsonschema import Draft4Validator, Draft202012Validator, validators
 
-    rules = Draft202012Validator.VALIDATORS
-    changed = {name: _unless_null(rule) for name, rule in rules.items()}
+    changed = {name: _unless_null(rule) for name, rule in Draft202012Validator.VALIDATORS.items()}
     return validators.extend(Draft202012Validator, changed, type_checker=Draft4Validator.TYPE_CHECKER)
 
 

@@ -12,7 +12,7 @@ The object is made, used and closed on a thread of its own.
 import inspect
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -35,7 +35,7 @@ class Environment:
     """
 
     factory: Callable[[], Any]
-    columns: Mapping[str, Any] = field(default_factory=dict)
+    columns: Mapping[str, Any]
     seed: int = 0
     said: str | None = None
     failure: str = ""
@@ -78,15 +78,11 @@ def methods_of(name: str, factory: Any) -> dict[str, Any]:
     """Return the public methods of an environment by their names: those of an object, which is made and closed."""
     if not callable(factory):
         raise UserError(f"the environment {name} makes no object", f"it is a {type(factory).__name__}", FORM, CONFIG)
-    sample = Environment(factory)
+    sample = Environment(factory, {})
     making = sample.line.ask(sample.make)
     try:
         made = result_of(making.result, f"cannot make the environment {name}", FORM)
     finally:
         sample.close()
-    methods = {}
-    for name, method in inspect.getmembers(type(made), inspect.isroutine):
-        is_of_python = not (inspect.isfunction(method) or inspect.ismethod(method))  # as those of a dict
-        if not (name.startswith("_") or is_of_python):
-            methods[name] = method
-    return methods
+    methods = inspect.getmembers(type(made), lambda member: hasattr(member, "__code__"))  # not those of a dict
+    return {name: method for name, method in methods if not name.startswith("_")}

@@ -87,7 +87,10 @@ def unavailable(*texts: str, **arguments: Any) -> str:
     raise NoAnswer("there are no tools")
 
 
-def check_tools(config: TrainConfig, objects: Functions = NONE) -> None:
+def check_tools(
+    config: TrainConfig,
+    objects: Functions = NONE,
+) -> None:
     """Find the tools of a configuration. UserError (exit 2 or 3) if one is not usable with any tokenizer."""
     described = _if_typed(config, lambda: _describe(config, objects))
     found = find_tools(config.tools, vars(config), objects, is_typed=described is not None)
@@ -156,8 +159,10 @@ def _description(name: str, function: Any) -> Tool:
         checker().check_schema(parameters)
         inspect.signature(called).bind_partial(**parameters["properties"])  # they are passed by name
     except Exception as error:  # of the docstring, or of a type hint
-        fix = 'give each argument a type hint, and a line under "Args:" in the docstring; a method that is no tool begins '
-        fix += "with _; or set tool_format: tags"
+        fix = (
+            'give each argument a type hint, and a line under "Args:" in the docstring; or begin the name of a method '
+        )
+        fix += "that is no tool with _; or set tool_format: tags"
         raise UserError(f"the tool {name} has no description", describe_failure(error), fix, CONFIG) from None
     schema["function"]["name"] = name
     return schema

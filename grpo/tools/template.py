@@ -76,8 +76,6 @@ class TemplateProtocol(Protocol):
         text = self._render(conversation)
         self.encoder.find_markup(text)
         said = text.removeprefix(self.prefix)
-        if self.decode(self.answer([request], [RESULT])).count(RESULT) != 1:
-            raise _unusable("it does not write a call, a token that ends it, and then its result, each of them once")
         earlier = self._render(conversation[:-1], header=False)
         if tool != STEP and not self.reads_itself:
             turn = earlier.removeprefix(self.prefix)
@@ -85,6 +83,8 @@ class TemplateProtocol(Protocol):
             calls = [call for _, call in self._calls(*turn.partition(self.decode([self.end]))[:2])]
             if not (calls and isinstance(calls[-1], dict)):
                 raise _unusable(f"how it writes a call is not known: {turn[:200]!r}")
+        if self.decode(self.answer([request], [RESULT])).count(RESULT) != 1:
+            raise _unusable("it does not write a call, a token that ends it, and then its result, each of them once")
         said = said.replace(CALL, "…").replace(RESULT, "what it gives")
         self.shown = f"by the chat template: {said!r}"
         if not text.startswith(earlier.rstrip()):
@@ -192,6 +192,8 @@ def _parsed(text: str) -> Any:
 
 
 def _unusable(why: str) -> UserError:
-    fix = "set chat_template to a Jinja file that writes calls as one of the known families does; or give the tokenizer "
+    fix = (
+        "set chat_template to a Jinja file that writes calls as one of the known families does; or give the tokenizer "
+    )
     fix += "a response_template; or, for functions of one text, set tool_format: tags"
     return UserError("the chat template cannot be used for tools", why, fix, PREFLIGHT)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any
 
 from grpo.algorithm.schema import NO_CUT, Call, Completion, Prompt
@@ -66,12 +66,12 @@ class Tools:
             return prompts
         self.begin()
         self._close_environments()
-        begun = zip(prompts, seeds[::num_generations], strict=True)
+        self.environments = []
         groups = []
-        for prompt, seed in begun:
+        for prompt, seed in zip(prompts, seeds[::num_generations], strict=True):
             group = [Environment(self.factory, prompt.columns, seed) for _ in range(num_generations)]
             groups.append(group)
-        self.environments = list(chain(*groups))
+            self.environments += group
         for number, environment in enumerate(() if self.peers.rank else self.environments):
             self.workers.add(Job(number, partial(environment.reset), environment.line, may_end=True))
         replies: dict[int, Reply] = {}

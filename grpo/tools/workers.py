@@ -187,7 +187,7 @@ class Workers:
         text = str(value)
         is_missing = value is None and not self.is_typed  # a method may only change a state
         is_no_text = job.may_end or isinstance(value, bytes | bytearray) or ADDRESS.search(text)
-        if is_missing or is_no_text and not isinstance(value, str):
+        if is_missing or (is_no_text and not isinstance(value, str)):
             raise TypeError(f"the tool returned a {type(value).__name__}; let it return a text")
         return text
 

@@ -325,7 +325,7 @@ def test_a_response_template_sees_the_end_of_the_turn_and_the_types():
     """Where calls are no JSON, a description alone tells 1 from "1"; and an end token may close a call."""
     protocol = described("qwen2.5")
     read = {"content": "xml-inline", "content_args": {"tag_pattern": "<(?P<key>.)>(?P<value>.*?)</.>"}, "repeats": True}
-    call = {"name": "{name}", "arguments": "{content}"}
+    call = {"function": {"name": "{name}", "arguments": "{content}"}}
     field = {"open_pattern": "!(?P<name>add)", "close_pattern": r"!<\|im_end\|>", "transform": call, **read}
     protocol.tokenizer.response_template = {"start_anchor": "assistant\n", "fields": {"tool_calls": field}}
     own = TemplateProtocol(protocol.encoder, MAX_ROUNDS, MAX_RESULT)
@@ -350,7 +350,8 @@ def test_thoughts_are_no_calls_and_answers_have_the_format():
     ("{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}A{% endif %}",
      "not known"),
     (FAMILIES["qwen2.5"][0].replace("+ m.content +", "+"), "does not write"),
-    (FAMILIES["qwen2.5"][0].replace('{"name": "{{ c.function.name }}"', "<function={{ c.function.name }}>{"), "not known"),
+    (FAMILIES["qwen2.5"][0].replace('{"name": "{{ c.function.name }}"', "<function={{ c.function.name }}>{"),
+     "not known"),
     (FAMILIES["mistral"][0].replace("[TOOL_CALLS] [", "[TOOL_CALLS]add[ARGS]"), "not known"),
 ])  # fmt: skip
 def test_a_template_without_calls_is_refused_or_left_to_tags(template, why):
@@ -369,7 +370,7 @@ def test_the_format_is_chosen_by_descriptions_and_template():
     assert find_tools(["x:answer"], {}, {"x:answer": add}, is_typed=True) == {"answer": add}  # no tag is taken
     assert not chosen(bare).is_typed and not chosen(add, tool_format="tags").is_typed
     refused(lambda: chosen(bare, tool_format="template"), "the tool f has no description", exit_code=2)
-    refused(lambda: chosen(by_place, tool_format="template"), "positional-only", exit_code=2)
+    refused(lambda: chosen(by_place, tool_format="template"), "positional only", exit_code=2)
 
 
 # --- environments ----------------------------------------------------------------------------------------------------
@@ -486,13 +487,14 @@ def test_an_environment_may_say_any_text():
     tools.factory = type("Any", (Counter,), {"reset": lambda self, **row: said, "step": lambda self, text: said})
     assert said in begun(tools).text and go(tools, "hello")[0].calls[0].result == said
     for value in (tools.reset, ("observation", 1.0, False, {}), [{"type": "text", "text": "a"}], 5):
-        tools.factory = type("No", (Counter,), {name: lambda self, *_, **row: value for name in ("reset", "step")})
+        why = f"returned a {type(value).__name__}; let it return a text"
+        tools.factory = type("No", (Counter,), {"reset": lambda self, value=value, **row: value})
         begun(tools)
-        assert f"returned a {type(value).__name__}; let" in tools.environments[0].failure
-    tools.factory = type("No", (Counter,), {"step": lambda self, text: ("observation", 1.0, False, {})})
-    begun(tools)
-    completion, goes_on = go(tools, "hello")
-    assert not goes_on and "returned a tuple" in completion.failure
+        assert why in tools.environments[0].failure
+        tools.factory = type("No", (Counter,), {"step": lambda self, text, value=value: value})
+        begun(tools)
+        completion, goes_on = go(tools, "hello")
+        assert not goes_on and why in completion.failure
     tools.close()
 
 
