@@ -64,7 +64,7 @@ class Tools:
         """
         if self.factory is None:
             return prompts
-        self.begin()
+        self.new_calls()
         self._close_environments()
         self.environments = []
         groups = []
@@ -103,7 +103,7 @@ class Tools:
         messages = tuple(turns) if prompt.messages else ()
         return replace(prompt, text=text, ids=tuple(ids), messages=messages)
 
-    def begin(self) -> "Tools":
+    def new_calls(self) -> "Tools":
         """Forget the calls of earlier completions."""
         self.workers.forget()
         self.paused = {}
