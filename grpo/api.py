@@ -154,6 +154,9 @@ def _train(named: dict[str, Any], keys: dict[str, Any]) -> Result:
         given = [given] if isinstance(given, str) else given
         if given and hasattr(environment, "get_reward") and name not in given:  # as in TRL
             settings["reward_funcs"] = [*given, name]
+            for section in (settings, settings.get("args")):
+                if isinstance(section, dict) and (weights := section.get("reward_weights")):
+                    section["reward_weights"] = [*weights, 1.0]
         functions = functions | made_by
         tools = tools | made_by
     records = _take_rows(settings, folder)

@@ -648,7 +648,7 @@ def calling(tmp_path_factory):
     ({"tools": [multiply]}, long),
     ({"environment_factory": IncrementEnv}, reward_func),
     ({"environment_factory": Paying}, None),
-    ({"environment_factory": Paying, "tools": [multiply]}, reward_func),
+    ({"environment_factory": Paying, "tools": [multiply], "reward_weights": [2.0]}, reward_func),
 ], ids=["tools", "environment", "rewarding", "both"])  # fmt: skip
 def test_trls_examples_run_unchanged(calling, tmp_path, monkeypatch, tools, reward):
     monkeypatch.chdir(tmp_path)
