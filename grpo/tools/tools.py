@@ -55,12 +55,10 @@ class Tools:
         prompts: list[Prompt],
         num_generations: int,
         seeds: Sequence[int],
-        tick: Callable[[], None] = lambda: None,
     ) -> list[Prompt]:
         """Make an environment for each of the next completions; return the prompts with what these say first.
 
-        The completions of a prompt get the same seed, so that they begin in the same state. tick: called again and
-        again until all have begun.
+        The completions of a prompt get the same seed, so that they begin in the same state.
         """
         if self.factory is None:
             return prompts
@@ -72,15 +70,19 @@ class Tools:
             group = [Environment(self.factory, prompt.columns, seed) for _ in range(num_generations)]
             groups.append(group)
             self.environments += group
-        for number, environment in enumerate(() if self.peers.rank else self.environments):
-            self.workers.add(Job(number, partial(environment.reset), environment.line, may_end=True))
-        replies: dict[int, Reply] = {}
-        while len(replies) < len(self.environments):
-            tick()
-            replies |= self.peers.of_first(lambda: self.workers.replies(wait=True))
+        replies = self.peers.of_first(self._reset)
         for number, environment in enumerate(self.environments):
             environment.said, environment.failure = replies[number]
         return list(map(self._opened, prompts, groups))
+
+    def _reset(self) -> dict[int, Reply]:
+        """Begin all environments; return what they say."""
+        for number, environment in enumerate(self.environments):
+            self.workers.add(Job(number, partial(environment.reset), environment.line, may_end=True))
+        replies: dict[int, Reply] = {}
+        while len(replies) < len(self.environments):
+            replies |= self.workers.replies(wait=True)
+        return replies
 
     def _opened(self, prompt: Prompt, group: Sequence[Environment]) -> Prompt:
         """Return a prompt whose last message of the user goes on with what environments say, all of them the same."""

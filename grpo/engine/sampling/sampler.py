@@ -59,13 +59,8 @@ class Tools(Protocol):
     def new_calls(self) -> Calls:
         """Return the calls of the completions that are generated now."""
 
-    def reset(
-        self, prompts: list[Prompt], num_generations: int, seeds: Sequence[int], tick: Callable[[], None]
-    ) -> list[Prompt]:
-        """Make an environment for each of the next completions; return the prompts with what these say first.
-
-        tick: called again and again until all have begun.
-        """
+    def reset(self, prompts: list[Prompt], num_generations: int, seeds: Sequence[int]) -> list[Prompt]:
+        """Make an environment for each of the next completions; return the prompts with what these say first."""
 
     def close(self) -> None:
         """Free what the tools hold."""
@@ -138,7 +133,7 @@ class Sampler:
 
     def reset(self, prompts: list[Prompt], num_generations: int, seeds: Sequence[int]) -> list[Prompt]:
         """Return the prompts of the next `sample` as environments begin them, if there are some."""
-        return self.tools.reset(prompts, num_generations, seeds, self.before_decoding) if self.tools else prompts
+        return self.tools.reset(prompts, num_generations, seeds) if self.tools else prompts
 
     @torch.inference_mode()
     def sample(
