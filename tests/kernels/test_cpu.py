@@ -7,11 +7,17 @@ import subprocess
 
 import pytest
 import torch
+from grpo.kernels import reference
 from grpo.kernels.cpu import LANES, PANEL, SOURCE, CpuKernels, _is_mine
+from making import load, write_checkpoint
 from test_decode_attention import SHAPES, assert_equals_twin, problem
-from test_layers import assert_rotates_into_cache
+from test_layers import assert_equals_twin as assert_layer_equals_twin
+from test_layers import assert_rotates_into_cache, leaves
 
+from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.device import kernel_choice, ops
+from grpo.engine.sampling.cache import KVCache
+from grpo.engine.sampling.layers_in_c import LayersInC
 
 CAN_RUN = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") and shutil.which(os.environ.get("CC", "cc"))
 needs_them = pytest.mark.skipif(not CAN_RUN, reason="needs a compiler and a CPU with AVX2")
@@ -73,6 +79,54 @@ def test_attention_equals_the_twin_and_reads_no_further(kernels, heads, kv_heads
 @pytest.mark.parametrize("width", [8, 64, 96])
 def test_rotation_writes_one_place_of_each_row(kernels, width):
     assert_rotates_into_cache(kernels.rotate_into_cache, 6, 2, width)
+
+
+@needs_them
+@pytest.mark.parametrize("width", [1, 7, 96, 5000])
+@pytest.mark.parametrize("residual", [False, True])
+def test_norms_equal_float64_forward_and_backward(kernels, width, residual):
+    x, w, *added = leaves((9, width), (width,), *[(9, width)] * residual, device="cpu")
+    norms = [
+        lambda x, w, *added, norm=norm: norm(x, w, 1e-6, *(added or [None]))
+        for norm in (kernels.rms_norm, reference.rms_norm)
+    ]
+    assert_layer_equals_twin(*norms, x, w, *added, gap=3)
+    for used in (slice(0, 1), slice(1, 2)) if residual else ():
+        assert_layer_equals_twin(*norms, x, w.detach(), *added, used=used)
+
+
+@needs_them
+@pytest.mark.parametrize("width", [1, 9, 1000])
+def test_swiglu_equals_float64_forward_and_backward(kernels, width):
+    (joint,) = leaves((5, 2 * width), device="cpu")
+    assert_layer_equals_twin(kernels.swiglu, reference.swiglu, *(50 * joint).split(width, dim=-1), gap=16)
+
+
+def use_them(monkeypatch):
+    """Use the kernels on each CPU that can run them, also where torch's operations would be taken."""
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+
+
+@needs_them
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("rank", [0, 4])
+def test_layers_in_one_call_have_the_bits_of_layers_one_by_one(tmp_path, monkeypatch, asked_anew, family, rank):
+    """With biases, norms of heads, an adapter, and sequences of different lengths; beyond them the cache holds NaN."""
+    use_them(monkeypatch)
+    write_checkpoint(tmp_path, family)
+    model = load(tmp_path, rank=rank)
+    id_B, position_B = torch.tensor([5, 6, 7]), torch.tensor([0, 3, 40])
+    caches = [KVCache.of(model, num_slots=4, num_positions=64) for _ in range(2)]
+    behind_BS = torch.arange(64) < torch.tensor([0, 3, 40, 0])[:, None]
+    for cache in caches:
+        drawn = torch.randn(cache.kv_L2BKSE.shape, generator=torch.Generator().manual_seed(0))
+        cache.kv_L2BKSE = drawn.where(behind_BS[:, None, :, None], torch.nan)
+    with torch.inference_mode(), model.sampling():
+        found = LayersInC.of(model)(id_B, position_B, caches[0])
+        wanted = model(id_B, position_B, DecodeAttention.over_used_positions(caches[1], position_B, 41))
+    assert torch.equal(found, wanted) and found.isfinite().all()
+    assert torch.equal(*(cache.kv_L2BKSE.nan_to_num(9) for cache in caches))
+    assert LayersInC.of(model) is None  # nothing is packed any more
 
 
 @needs_them
@@ -189,17 +243,12 @@ def test_without_them_torch_computes_it(monkeypatch, asked_anew, tmp_path, capab
     assert not list(tmp_path.rglob("*.so"))
 
 
-def use_them(monkeypatch):
-    """Use the kernels on each CPU that can run them, also where torch's operations would be taken."""
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
-
-
 @needs_them
 def test_they_are_for_float32_alone_and_a_key_turns_them_off(monkeypatch, asked_anew):
     use_them(monkeypatch)
     assert (
         kernel_choice.on_cpu(torch.ones(3))
-        and kernel_choice.describe("cpu") == "kernels in C while it generates in float32"
+        and kernel_choice.describe("cpu") == "kernels in C, in float32"
     )
     assert not kernel_choice.on_cpu(torch.ones(3, dtype=torch.bfloat16)) and not kernel_choice.on_cpu(
         torch.ones(3).double()
@@ -225,7 +274,7 @@ def test_the_self_test_does_not_depend_on_the_defaults_of_the_process(monkeypatc
 
 
 @needs_them
-@pytest.mark.parametrize("name", ["product", "decode_attention"])
+@pytest.mark.parametrize("name", ["product", "decode_attention", "swiglu"])
 def test_wrong_results_are_noticed(monkeypatch, asked_anew, name):
     use_them(monkeypatch)
     right = getattr(CpuKernels, name)

@@ -38,8 +38,7 @@ def linear(x_TI: Tensor, weight_OI: Packed, bias_O: Tensor | None = None) -> Ten
     """Compute x Wᵀ + b, outside autograd; `weight_OI` may be prepacked."""
     if not isinstance(weight_OI, Panels):
         return products.linear(x_TI, weight_OI, bias_O)
-    y_TO = weight_OI.kernels.product(x_TI, weight_OI)
-    return y_TO if bias_O is None else y_TO.add_(bias_O)
+    return weight_OI.kernels.product(x_TI, weight_OI, bias_O)
 
 
 # --- layers --------------------------------------------------------------------------------------------------------
@@ -61,6 +60,8 @@ def rms_norm(
         from grpo.kernels import rms_norm as kernel
 
         return kernel.rms_norm(x, weight, eps, residual, spare_columns)
+    if kernels := on_cpu(x):
+        return kernels.rms_norm(x, weight, eps, residual)
     x = x if residual is None else residual + x
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     wide = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
@@ -73,6 +74,8 @@ def swiglu(gate_TF: Tensor, up_TF: Tensor, spare_columns: SpareColumns | None = 
         from grpo.kernels import swiglu as kernel
 
         return kernel.swiglu(gate_TF, up_TF, spare_columns)
+    if kernels := on_cpu(gate_TF):
+        return kernels.swiglu(gate_TF, up_TF)
     return F.silu(gate_TF) * up_TF
 
 
