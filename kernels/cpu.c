@@ -1,8 +1,7 @@
-/* What layers compute, in float32 on a CPU: products of few rows, norm, SwiGLU, rotation, attention of one new token per
-   sequence; and all layers of a decode step in one call.
+/* A decode step in float32 on a CPU: products of few rows, rotation, attention; and all its layers in one call.
 
    cpu.py compiles this file and calls it. As in Python, the end of a name says its shape: T rows, O outputs, I inputs;
-   D and F numbers of the stream and of an MLP; B sequences, H heads, K key-value heads, J queries of each, S positions,
+   D and F the widths of the stream and of an MLP; B sequences, H heads, K key-value heads, J queries of each, S positions,
    E numbers of a head. Slow twins: reference.py.
    The bits of a row depend neither on the other rows nor on the number of threads. Long sums are added up in blocks, so
    that their rounding errors stay small.
@@ -79,48 +78,32 @@ void product(const float *x_TI, const float *panels, const float *bias_O, float 
 
 /* --- norm and SwiGLU ---------------------------------------------------------------------------------------------- */
 
-/* Write y = h r w with r = 1 / sqrt(mean h^2 + eps), and return r. */
-static inline float norm_row(const float *h_D, const float *weight_D, float *y_D, float eps, long D) {
+/* Write y = h w / sqrt(mean h^2 + eps); y may be h. */
+static inline void norm(const float *h_D, const float *weight_D, float *y_D, float eps, long D) {
   float squares = 0;
 #pragma omp simd reduction(+ : squares)
   for (long d = 0; d < D; d++) squares += h_D[d] * h_D[d];
   float r = 1 / sqrtf(squares / D + eps);
 #pragma omp simd
   for (long d = 0; d < D; d++) y_D[d] = h_D[d] * r * weight_D[d];
-  return r;
 }
 
-/* Write h = x + added, its norm y, and r of each row. added_TD: NULL for nothing; h is then x. h may be x or added. */
-static void share_rms_norm(const float *x_TD, const float *added_TD, const float *weight_D, float *h_TD, float *y_TD,
-                           float *r_T, float eps, long T, long D) {
+/* Add to the stream x, and write its norm. */
+static void share_norm(float *x_BD, const float *added_BD, const float *weight_D, float *y_BD, float eps, long B,
+                       long D) {
 #pragma omp for
-  for (long t = 0; t < T; t++) {
-    if (added_TD)
-      for (long d = t * D; d < (t + 1) * D; d++) h_TD[d] = x_TD[d] + added_TD[d];
-    r_T[t] = norm_row((added_TD ? h_TD : x_TD) + t * D, weight_D, y_TD + t * D, eps, D);
+  for (long b = 0; b < B; b++) {
+    for (long d = b * D; d < (b + 1) * D; d++) x_BD[d] += added_BD[d];
+    norm(x_BD + b * D, weight_D, y_BD + b * D, eps, D);
   }
 }
 
-void rms_norm(const float *x_TD, const float *added_TD, const float *weight_D, float *h_TD, float *y_TD, float *r_T,
-              float eps, long T, long D, int threads) {
-#pragma omp parallel num_threads(threads)
-  share_rms_norm(x_TD, added_TD, weight_D, h_TD, y_TD, r_T, eps, T, D);
-}
-
-/* dx = r (w dy - h r mean(h r w dy)) + dh. dh_TD: the gradient that arrives at h itself; NULL for none. */
-void rms_norm_backward(const float *dy_TD, const float *dh_TD, const float *h_TD, const float *weight_D,
-                       const float *r_T, float *dx_TD, long T, long D, int threads) {
-#pragma omp parallel for num_threads(threads)
-  for (long t = 0; t < T; t++) {
-    const float *dy_D = dy_TD + t * D, *h_D = h_TD + t * D;
-    float *dx_D = dx_TD + t * D, r = r_T[t], sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (long d = 0; d < D; d++) sum += h_D[d] * (weight_D[d] * dy_D[d]);
-    float share = sum * r * r * r / D;
-#pragma omp simd
-    for (long d = 0; d < D; d++) dx_D[d] = r * (weight_D[d] * dy_D[d]) - h_D[d] * share;
-    for (long d = 0; dh_TD && d < D; d++) dx_D[d] += dh_TD[t * D + d];
-  }
+/* Norm each head in place. step: from one sequence to the next. weight_E: NULL where heads have no norm. */
+static void share_head_norms(float *x_BHE, const float *weight_E, float eps, long step, long B, long H, long E) {
+  if (!weight_E) return;
+#pragma omp for
+  for (long b = 0; b < B; b++)
+    for (long h = 0; h < H; h++) norm(x_BHE + b * step + h * E, weight_E, x_BHE + b * step + h * E, eps, E);
 }
 
 /* e^x for x <= 0: 2^n e^r with |r| <= ln 2 / 2, and a polynomial for e^r (Cephes, expf). Below -87 it is e^-87, and NaN
@@ -143,36 +126,13 @@ static inline float sigmoid(float x) {
   return x < 0 ? e * above : above;
 }
 
-/* Write silu(gate) up. The steps lead from one row to the next. */
-static void share_swiglu(const float *gate_TF, const float *up_TF, float *y_TF, long gate_step, long up_step, long T,
-                         long F) {
+/* Write silu(gate) up. gate_up: [B, 2 F]. */
+static void share_swiglu(const float *gate_up, float *y_BF, long B, long F) {
 #pragma omp for
-  for (long t = 0; t < T; t++) {
-    const float *gate_F = gate_TF + t * gate_step, *up_F = up_TF + t * up_step;
+  for (long b = 0; b < B; b++) {
+    const float *gate_F = gate_up + 2 * b * F, *up_F = gate_F + F;
 #pragma omp simd
-    for (long f = 0; f < F; f++) y_TF[t * F + f] = gate_F[f] * sigmoid(gate_F[f]) * up_F[f];
-  }
-}
-
-void swiglu(const float *gate_TF, const float *up_TF, float *y_TF, long gate_step, long up_step, long T, long F,
-            int threads) {
-#pragma omp parallel num_threads(threads)
-  share_swiglu(gate_TF, up_TF, y_TF, gate_step, up_step, T, F);
-}
-
-/* With s = sigmoid(gate): dup = dy gate s, and dgate = dy up s (1 + gate (1 - s)). */
-void swiglu_backward(const float *dy_TF, const float *gate_TF, const float *up_TF, float *dgate_TF, float *dup_TF,
-                     long gate_step, long up_step, long T, long F, int threads) {
-#pragma omp parallel for num_threads(threads)
-  for (long t = 0; t < T; t++) {
-    const float *dy_F = dy_TF + t * F, *gate_F = gate_TF + t * gate_step, *up_F = up_TF + t * up_step;
-    float *dgate_F = dgate_TF + t * F, *dup_F = dup_TF + t * F;
-#pragma omp simd
-    for (long f = 0; f < F; f++) {
-      float s = sigmoid(gate_F[f]);
-      dup_F[f] = dy_F[f] * gate_F[f] * s;
-      dgate_F[f] = dy_F[f] * up_F[f] * s * (1 + gate_F[f] * (1 - s));
-    }
+    for (long f = 0; f < F; f++) y_BF[b * F + f] = gate_F[f] * sigmoid(gate_F[f]) * up_F[f];
   }
 }
 
@@ -293,32 +253,22 @@ struct layer {
   const float *mlp_norm, *gate_up, *gate_up_bias, *down, *down_bias;
 };
 
-static void share_head_norms(float *x_BHE, const float *weight_E, float eps, long step, long B, long H, long E) {
-  if (!weight_E) return;
-#pragma omp for
-  for (long b = 0; b < B; b++)
-    for (long h = 0; h < H; h++) {
-      float *x_E = x_BHE + b * step + h * E;
-      norm_row(x_E, weight_E, x_E, eps, E);
-    }
-}
-
 /* Compute the layers for one new token of each sequence: `Block.forward` in Python, L times, with its attention.
    x_BD, added_BD: the stream is their sum, before (added_BD is zero then) and afterwards.
    cache: [L, 2, ...] with `layer_step` from a layer to the next and `kv_step` from keys to values.
-   scratch: B (D + P + F + 2 H E + 1 + H longest) floats, where P is the larger of (H + 2 K) E and 2 F. */
+   scratch: B (D + P + F + 2 H E + H longest) floats, where P is the larger of (H + 2 K) E and 2 F. */
 void decode_layers(const struct layer *layers, float *x_BD, float *added_BD, const float *cos_BE, const float *sin_BE,
                    const long *position_B, const long *length_B, float *cache, float *scratch, float eps, long L,
                    long layer_step, long kv_step, long slot, long head, long longest, long B, long D, long F, long H,
                    long K, long E, int threads) {
   long width = (H + 2 * K) * E, P = width > 2 * F ? width : 2 * F;
   float *normed = scratch, *wide = normed + B * D, *inner = wide + B * P, *query = inner + B * F;
-  float *attended = query + B * H * E, *r_B = attended + B * H * E, *score = r_B + B;
+  float *attended = query + B * H * E, *score = attended + B * H * E;
 #pragma omp parallel num_threads(threads)
   for (long l = 0; l < L; l++) {
     const struct layer *w = layers + l;
     float *keys = cache + l * layer_step, *k_BKE = wide + H * E;
-    share_rms_norm(x_BD, added_BD, w->attention_norm, x_BD, normed, r_B, eps, B, D);
+    share_norm(x_BD, added_BD, w->attention_norm, normed, eps, B, D);
     share_product(normed, w->qkv, w->qkv_bias, wide, B, width, D);
     share_head_norms(wide, w->q_norm, eps, width, B, H, E);
     share_head_norms(k_BKE, w->k_norm, eps, width, B, K, E);
@@ -326,9 +276,9 @@ void decode_layers(const struct layer *layers, float *x_BD, float *added_BD, con
                    width, slot, head, B, K, H, E);
     share_attention(query, keys, keys + kv_step, length_B, attended, score, slot, head, longest, B, K, H / K, E);
     share_product(attended, w->o, w->o_bias, added_BD, B, D, H * E);
-    share_rms_norm(x_BD, added_BD, w->mlp_norm, x_BD, normed, r_B, eps, B, D);
+    share_norm(x_BD, added_BD, w->mlp_norm, normed, eps, B, D);
     share_product(normed, w->gate_up, w->gate_up_bias, wide, B, 2 * F, D);
-    share_swiglu(wide, wide + F, inner, 2 * F, 2 * F, B, F);
+    share_swiglu(wide, inner, B, F);
     share_product(inner, w->down, w->down_bias, added_BD, B, D, F);
   }
 }

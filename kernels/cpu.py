@@ -1,8 +1,7 @@
-"""Call cpu.c, which is compiled when it is first needed and kept in a cache: layers in float32 on a CPU.
+"""Call cpu.c, which is compiled when it is first needed and kept in a cache: a decode step in float32 on a CPU.
 
 oneDNN and torch are made for large products and large attention. With the few rows of a decode step, memory is what
 counts: here the next weights are fetched while the last ones are used, and each sequence reads its own positions alone.
-Norm and SwiGLU read and write memory once, forward and backward, where torch's operations do five and nine times.
 """
 
 import ctypes
@@ -27,10 +26,6 @@ COMPILE = ["-O3", "-mavx2", "-mfma", "-fno-math-errno", "-fno-trapping-math", "-
 FUNCTIONS = {  # the arguments of each, before the number of threads: p a pointer, l a long, f a float
     "pack": "ppll",
     "product": "pppplll",
-    "rms_norm": "ppppppfll",
-    "rms_norm_backward": "ppppppll",
-    "swiglu": "pppllll",
-    "swiglu_backward": "pppppllll",
     "rotate_into_cache": "p" * 9 + "l" * 9,
     "decode_attention": "p" * 6 + "l" * 7,
     "decode_layers": "p" * 9 + "f" + "l" * 12,
@@ -48,7 +43,7 @@ class Panels:
 
 
 class CpuKernels:
-    """The functions of cpu.c, for float32 tensors; `rms_norm` and `swiglu` are differentiable.
+    """The functions of cpu.c, for contiguous float32 tensors, outside autograd.
 
     folder: where what was compiled is kept for other processes; None: nowhere. OSError or ValueError if there is no
     compiler, if it fails, or if its threads are not those of this torch.
@@ -62,7 +57,9 @@ class CpuKernels:
 
     def call(self, name: str, *arguments: Tensor | float | None) -> None:
         """Call a function of cpu.c with pointers to tensors, NULL for None, and as many threads as torch has."""
-        values = [argument.data_ptr() if isinstance(argument, Tensor) else argument for argument in arguments]
+        values = []
+        for argument in arguments:
+            values.append(argument.data_ptr() if isinstance(argument, Tensor) else argument)
         getattr(self.library, name)(*values, torch.get_num_threads())
 
     def pack(self, weight_OI: Tensor) -> Panels:
@@ -75,24 +72,13 @@ class CpuKernels:
         return Panels(self, values, weight_OI.shape)
 
     def product(self, x_TI: Tensor, weight: Panels, bias_O: Tensor | None = None) -> Tensor:
-        """Return x Wᵀ + b [T, O], outside autograd."""
+        """Return x Wᵀ + b [T, O]."""
         T, (O, I) = len(x_TI), weight.shape
         assert x_TI.shape == (T, I) and x_TI.dtype == torch.float32
         x_TI = x_TI.contiguous()
         y_TO = x_TI.new_empty(T, O)
         self.call("product", x_TI, weight.values, bias_O, y_TO, T, O, I)
         return y_TO
-
-    def rms_norm(self, x: Tensor, weight_D: Tensor, eps: float, residual: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the norm of x + residual over the last axis, weighted, and that sum.
-
-        Slow twin: kernels/reference.py `rms_norm`.
-        """
-        return _RMSNorm.apply(x, weight_D, eps, residual, self)
-
-    def swiglu(self, gate_TF: Tensor, up_TF: Tensor) -> Tensor:
-        """Return silu(gate) up; both may be parts of one product. Slow twin: kernels/reference.py `swiglu`."""
-        return _SwiGLU.apply(gate_TF, up_TF, self)
 
     def rotate_into_cache(
         self,
@@ -157,71 +143,20 @@ class CpuKernels:
         table_LX: addresses of a layer's weights, in the order of `struct layer` in cpu.c. kv_L2BKSE: the cache of at
         least B slots; it takes the new keys and values. The bits are those of the functions above.
         """
-        (B, D), F, H = x_BD.shape, mlp_width, num_heads
+        B, D = x_BD.shape
+        F, H = mlp_width, num_heads
         L, _, _, K, S, E = kv_L2BKSE.shape
         _check_cache(kv_L2BKSE[0, 0], kv_L2BKSE[0, 1], position_B)
         assert x_BD.is_contiguous() and x_BD.dtype == torch.float32 and table_LX.shape == (L, 12) and self.attends(E)
         assert cos_B1E.is_contiguous() and sin_B1E.is_contiguous() and cos_B1E.shape == (B, 1, E)
         added_BD = torch.zeros_like(x_BD)
         width = max((H + 2 * K) * E, 2 * F)
-        scratch = x_BD.new_empty(B * (D + width + F + 2 * H * E + 1 + H * S))
-        tensors = table_LX, x_BD, added_BD, cos_B1E, sin_B1E, position_B, position_B + 1, kv_L2BKSE, scratch
-        self.call("decode_layers", *tensors, eps, L, *kv_L2BKSE.stride()[:4], S, B, D, F, H, K, E)
+        scratch = x_BD.new_empty(B * (D + width + F + 2 * H * E + H * S))
+        length_B = position_B + 1
+        tensors = table_LX, x_BD, added_BD, cos_B1E, sin_B1E, position_B, length_B, kv_L2BKSE, scratch
+        steps = kv_L2BKSE.stride()[:4]
+        self.call("decode_layers", *tensors, eps, L, *steps, S, B, D, F, H, K, E)
         return x_BD, added_BD
-
-
-def _dense(x: Tensor | None) -> Tensor | None:
-    """Return the rows of x, [T, D], without gaps."""
-    return None if x is None else x.reshape(-1, x.shape[-1]).contiguous()
-
-
-class _RMSNorm(torch.autograd.Function):
-    """h = x + residual and y = h r w with r = 1 / sqrt(mean h² + eps), as in rms_norm.py."""
-
-    @staticmethod
-    def forward(ctx, x, weight_D, eps, residual, kernels):
-        x_TD, residual_TD = _dense(x), _dense(residual)
-        y_TD, r_T = torch.empty_like(x_TD), x_TD.new_empty(len(x_TD))
-        h_TD = x_TD if residual is None else torch.empty_like(x_TD)
-        kernels.call("rms_norm", x_TD, residual_TD, weight_D, h_TD, y_TD, r_T, eps, *x_TD.shape)
-        ctx.save_for_backward(h_TD, weight_D, r_T)
-        ctx.kernels, ctx.has_residual = kernels, residual is not None
-        ctx.set_materialize_grads(False)
-        return y_TD.view(x.shape), x if residual is None else h_TD.view(x.shape)
-
-    @staticmethod
-    def backward(ctx, dy, dh):
-        h_TD, weight_D, r_T = ctx.saved_tensors
-        dx, dw_D = dh, None
-        if dy is not None:
-            dy_TD, dh_TD = _dense(dy), _dense(dh)
-            dx_TD = torch.empty_like(h_TD)
-            ctx.kernels.call("rms_norm_backward", dy_TD, dh_TD, h_TD, weight_D, r_T, dx_TD, *h_TD.shape)
-            dx = dx_TD.view(dy.shape)
-            if ctx.needs_input_grad[1]:
-                dw_D = (dy_TD * h_TD * r_T[:, None]).sum(dim=0)
-        return dx, dw_D, None, dx if ctx.has_residual else None, None
-
-
-class _SwiGLU(torch.autograd.Function):
-    """silu(gate) up and its gradients, as in swiglu.py."""
-
-    @staticmethod
-    def forward(ctx, gate_TF, up_TF, kernels):
-        assert gate_TF.stride(1) == up_TF.stride(1) == 1
-        y_TF = gate_TF.new_empty(gate_TF.shape)
-        kernels.call("swiglu", gate_TF, up_TF, y_TF, gate_TF.stride(0), up_TF.stride(0), *y_TF.shape)
-        ctx.save_for_backward(gate_TF, up_TF)
-        ctx.kernels = kernels
-        return y_TF
-
-    @staticmethod
-    def backward(ctx, dy_TF):
-        gate_TF, up_TF = ctx.saved_tensors
-        dgate_TF, dup_TF = dy_TF.new_empty(2, *dy_TF.shape)
-        tensors = dy_TF.contiguous(), gate_TF, up_TF, dgate_TF, dup_TF
-        ctx.kernels.call("swiglu_backward", *tensors, gate_TF.stride(0), up_TF.stride(0), *dy_TF.shape)
-        return dgate_TF, dup_TF, None
 
 
 def _check_cache(k_BKSE: Tensor, v_BKSE: Tensor, place_B: Tensor) -> None:

@@ -60,8 +60,6 @@ def rms_norm(
         from grpo.kernels import rms_norm as kernel
 
         return kernel.rms_norm(x, weight, eps, residual, spare_columns)
-    if kernels := on_cpu(x):
-        return kernels.rms_norm(x, weight, eps, residual)
     x = x if residual is None else residual + x
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     wide = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
@@ -74,8 +72,6 @@ def swiglu(gate_TF: Tensor, up_TF: Tensor, spare_columns: SpareColumns | None = 
         from grpo.kernels import swiglu as kernel
 
         return kernel.swiglu(gate_TF, up_TF, spare_columns)
-    if kernels := on_cpu(gate_TF):
-        return kernels.swiglu(gate_TF, up_TF)
     return F.silu(gate_TF) * up_TF
 
 

@@ -1,8 +1,8 @@
 """The layers of a decode step as one call in C, while a CPU generates in float32 (kernels/cpu.c, `decode_layers`).
 
-Counterpart of the blocks in minimal.py. Its bits are those of `OwnDecoder.forward` with DecodeAttention, which is what
-computes everywhere else. What it saves is the host's work between the operations of thin layers, and that threads start
-and wait for each of them.
+Counterpart of the blocks in minimal.py. It computes what `OwnDecoder.forward` does with DecodeAttention, which serves
+everywhere else. What it saves is the host's work between the operations of thin layers, and that threads start and wait
+for each of them.
 """
 
 import torch
@@ -30,11 +30,12 @@ class LayersInC:
         if not isinstance(model, OwnDecoder) or model.build.shard.world > 1:
             return None
         kernels = on_cpu(model.embedding.value)
-        packed = [weight for linear in model.linears() for weight in linear.packed or [None]]
-        if kernels is None or not all(isinstance(weight, Panels) for weight in packed):
+        if kernels is None or not kernels.attends(model.shape.head_dim):
             return None
-        has_one_each = len(packed) == 4 * len(model.blocks)
-        return cls(model, kernels) if has_one_each and kernels.attends(model.shape.head_dim) else None
+        for linear in model.linears():
+            if len(linear.packed) != 1 or not isinstance(linear.packed[0], Panels):
+                return None
+        return cls(model, kernels)
 
     def __call__(self, id_B: Tensor, position_B: Tensor, cache: KVCache) -> Tensor:
         """Return the final hidden states [B, D], as the model does, and store keys and values in the cache."""
@@ -56,9 +57,16 @@ class LayersInC:
 def _weights(block: Block) -> list[Tensor | None]:
     """Return the weights of a layer in the order of `struct layer` in cpu.c."""
     attention, mlp = block.attention, block.mlp
-    head_norms = _norm(attention.q_norm), _norm(attention.k_norm)
-    of_attention = [_norm(block.attention_norm), *_linear(attention.qkv), *head_norms, *_linear(attention.o)]
-    return [*of_attention, _norm(block.mlp_norm), *_linear(mlp.gate_up), *_linear(mlp.down)]
+    return [
+        _norm(block.attention_norm),
+        *_linear(attention.qkv),
+        _norm(attention.q_norm),
+        _norm(attention.k_norm),
+        *_linear(attention.o),
+        _norm(block.mlp_norm),
+        *_linear(mlp.gate_up),
+        *_linear(mlp.down),
+    ]
 
 
 def _norm(norm: RMSNorm | None) -> Tensor | None:
