@@ -14,7 +14,7 @@ from test_layers import assert_rotates_into_cache, relative
 
 from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.device import kernel_choice, ops
-from grpo.engine.sampling.cache import KVCache
+from grpo.engine.sampling.decode_step import KVCache
 from grpo.engine.sampling.layers_in_c import LayersInC
 
 CAN_RUN = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") and shutil.which(os.environ.get("CC", "cc"))
@@ -103,7 +103,7 @@ def test_layers_in_one_call_equal_the_model_in_float64(tmp_path, monkeypatch, as
         cache.kv_L2BKSE.nan_to_num_() if dtype == torch.float64 else None  # torch reads beyond, and multiplies by 0
         ids, positions = id_B[rows], position_B[rows]
         if dtype == torch.float32:
-            return LayersInC.of(model)(ids, positions, cache), cache.kv_L2BKSE
+            return LayersInC.of(model)(ids, positions, cache.kv_L2BKSE), cache.kv_L2BKSE
         return exact(ids, positions, DecodeAttention.over_used_positions(cache, positions, 41)), cache.kv_L2BKSE
 
     with torch.inference_mode(), model.sampling():

@@ -9,16 +9,17 @@ import torch
 from torch import Tensor
 
 from grpo.engine.device.kernel_choice import on_cpu
+from grpo.engine.device.ops import Panels
 from grpo.engine.model.decoder import Block, Decoder, OwnDecoder, RMSNorm
 from grpo.engine.model.lora import Linear
-from grpo.engine.sampling.cache import KVCache
-from grpo.kernels.cpu import CpuKernels, Panels
 
 
 class LayersInC:
     """The layers of a model that samples: its weights are packed, and must not change."""
 
-    def __init__(self, model: OwnDecoder, kernels: CpuKernels):
+    def __init__(self, model: OwnDecoder):
+        kernels = on_cpu(model.embedding.value)
+        assert kernels is not None
         self.model, self.kernels = model, kernels
         self.weights = [_weights(block) for block in model.blocks]  # held here while C has their addresses
         addresses = [[0 if weight is None else weight.data_ptr() for weight in layer] for layer in self.weights]
@@ -29,15 +30,13 @@ class LayersInC:
         """Return the layers of a model if C computes them: dense float32 on a CPU with kernels, and not shared out."""
         if not isinstance(model, OwnDecoder) or model.build.shard.world > 1:
             return None
-        kernels = on_cpu(model.embedding.value)
-        if kernels is None or not kernels.attends(model.shape.head_dim):
-            return None
         for linear in model.linears():
-            if len(linear.packed) != 1 or not isinstance(linear.packed[0], Panels):
+            if linear.packed is None or not isinstance(linear.packed.weights[0], Panels):
                 return None
-        return cls(model, kernels)
+        layers = cls(model)
+        return layers if layers.kernels.attends(model.shape.head_dim) else None
 
-    def __call__(self, id_B: Tensor, position_B: Tensor, cache: KVCache) -> Tensor:
+    def __call__(self, id_B: Tensor, position_B: Tensor, kv_L2BKSE: Tensor) -> Tensor:
         """Return the final hidden states [B, D], as the model does, and store keys and values in the cache."""
         model, shape = self.model, self.model.shape
         x_BD, added_BD = self.kernels.decode_layers(
@@ -45,7 +44,7 @@ class LayersInC:
             model.embed(id_B),
             *model.cos_sin(position_B),
             position_B,
-            cache.kv_L2BKSE,
+            kv_L2BKSE,
             shape.norm_eps,
             shape.intermediate_size,
             shape.num_heads,
@@ -75,6 +74,7 @@ def _norm(norm: RMSNorm | None) -> Tensor | None:
 
 def _linear(linear: Linear) -> tuple[Tensor, Tensor | None]:
     """Return the packed weight, and the bias."""
-    (weight,) = linear.packed
+    assert linear.packed is not None
+    (weight,) = linear.packed.weights
     assert isinstance(weight, Panels)
     return weight.values, linear.added_bias()
