@@ -57,9 +57,9 @@ def drawn(prompts, completions, **columns):
 
 
 def not_finite(prompts, completions, **columns):
-    """NaN or Inf for the groups that the environment numbers."""
+    """NaN for the groups that the environment numbers."""
     if str(next(calls)) in os.environ["BAD_GROUPS"].split(","):
-        return [float(os.environ["BAD_VALUE"])] * len(completions)
+        return [float("nan")] * len(completions)
     return early_letters(prompts, completions, **columns)
 
 

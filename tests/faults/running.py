@@ -50,6 +50,7 @@ KEYS = {
     "disable_tqdm": True,
     "full_determinism": True,
 }
+JUDGED = {"OPENAI_API_KEY_JUDGE": "canary-key", "setup": "talkative"}  # of a process that asks a judge
 
 
 class Child:
@@ -128,12 +129,11 @@ class Run:
         """Run all processes to the end, which has this exit code for each."""
         return [child.ends(code) for child in self.start_ranks(*overrides, **more)]
 
-    def copy(self, folder: Path, name: str = "run") -> "Run":
+    def copy(self, folder: Path) -> "Run":
         """A copy of the run that may be damaged."""
-        shutil.copytree(self.folder, folder / name)
-        config = folder / f"{name}.yaml"
-        config.write_text(self.config.read_text().replace(str(self.folder), str(folder / name)))
-        return Run(self.processes, config, folder / name)
+        copied = Run(self.processes, folder / "run.yaml", shutil.copytree(self.folder, folder / "run"))
+        copied.config.write_text(self.config.read_text().replace(str(self.folder), str(copied.folder)))
+        return copied
 
     @property
     def state(self) -> dict:

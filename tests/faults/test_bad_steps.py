@@ -6,6 +6,7 @@ from signal import SIGKILL
 import pytest
 import torch
 from api_server import ApiServer, fails, says
+from running import JUDGED
 from safetensors.torch import load_file, save_file
 
 
@@ -42,12 +43,11 @@ def test_three_such_steps_in_a_row_end_the_run_with_exit_5(make_run, setup, dtyp
     assert [row["step"] for row in run.lines if row["grad_norm"] is None] == bad
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "1e308"])
-def test_a_reward_that_is_not_finite_is_unscorable_and_no_step_is_lost(make_run, value):
+def test_a_reward_that_is_not_finite_is_unscorable_and_no_step_is_lost(make_run):
     """Of one group in step 2, and of both in step 3, which then has no mean reward."""
     name = "fakes:not_finite"
     run = make_run(reward_funcs=[name], beta=0.0)
-    child = run.train(BAD_GROUPS="3,5,6", BAD_VALUE=value)
+    child = run.train(BAD_GROUPS="3,5,6")
     assert child.stderr.count(f"warning: the reward {name} returned") == 1, child.stderr
     found = run.lines
     assert [row[f"rewards/{name}/unscored_frac"] for row in found] == [0, 0.5, 1, 0]
@@ -58,7 +58,7 @@ def test_a_reward_that_is_not_finite_is_unscorable_and_no_step_is_lost(make_run,
     bad = [row for row in run.rows(2) if row["reward"] is None]
     assert len(bad) == 4
     assert all(row["advantage"] == 0 for row in bad)
-    assert f"the reward returned {float(value)}" in bad[0]["reasons"][name]
+    assert "the reward returned nan" in bad[0]["reasons"][name]
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
@@ -88,29 +88,15 @@ def test_answers_of_a_model_whose_logits_are_not_finite_are_no_result(make_run, 
 
 # --- services ------------------------------------------------------------------------------------------------------
 
-JUDGED = {"OPENAI_API_KEY_JUDGE": "canary-key", "setup": "talkative"}
-
-
-@pytest.fixture
-def judged_run(make_run):
-    """Make a run that a server judges."""
-
-    def make(server, **keys):
-        judge = {"reward_funcs": ["correctness"], "judge_model": "m", "judge_base_url": server.url}
-        return make_run(**judge, **{"save_steps": 0, **keys})
-
-    return make
-
 
 @pytest.mark.parametrize(
-    ("failure", "word"),
-    [(fails(401), "401"), (fails(403), "403"), (fails(404), "404"), (fails(429, code="insufficient_quota"), "quota")],
-    ids=["401", "403", "404", "quota"],
+    ("failure", "word"), [(fails(401), "401"), (fails(429, code="insufficient_quota"), "quota")], ids=["401", "quota"]
 )
 def test_what_only_the_user_can_mend_saves_and_ends_with_exit_4(judged_run, failure, word):
-    """In the third step, after the preflight and 20 good replies; mended, the run goes on from where it was."""
+    """In the third step, after the preflight and 20 good replies; mended, the run goes on from where it was. (What else
+    is like 401: rewards/test_providers.py.)"""
     with ApiServer(*[says("A")] * 5, *[says("B")] * 15, default=failure) as server:
-        run = judged_run(server)
+        run = judged_run(server, save_steps=0)
         child = run.train(code=4, **JUDGED)
     assert word in child.stderr
     assert 1 <= run.saved_step(exit_code=4) < 4
@@ -134,7 +120,7 @@ def test_an_outage_is_no_reward_and_ends_the_run_after_three_steps(judged_run, t
     """The service fails for good after step 1: every later row is unscorable with the reason, has advantage 0, and is
     in no mean."""
     with ApiServer(default=good_until_step_1_is_on_record(tmp_path / "run" / "metrics.jsonl")) as server:
-        run = judged_run(server, max_steps=9, beta=0.0)
+        run = judged_run(server, max_steps=9, save_steps=0, beta=0.0)
         child = run.train(code=4, **JUDGED)
     assert "unscored_frac was above 20%" in child.stderr
     rows = [row for step in (2, 3, 4) for row in run.rows(step)]
@@ -153,7 +139,7 @@ def test_an_outage_is_no_reward_and_ends_the_run_after_three_steps(judged_run, t
 def test_wait_policy(judged_run, tmp_path):
     """max_unscored: 1 goes on through an outage instead of stopping; what is killed meanwhile resumes."""
     with ApiServer(default=good_until_step_1_is_on_record(tmp_path / "run" / "metrics.jsonl")) as server:
-        run = judged_run(server, max_steps=6, max_unscored=1.0, save_steps=1)
+        run = judged_run(server, max_steps=6, max_unscored=1.0)
         run.train(FAILPOINT="step-graded:5", code=-SIGKILL, **JUDGED)
         server.default = says("A")
         run.resume(**JUDGED)

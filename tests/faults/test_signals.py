@@ -10,9 +10,10 @@ import time
 
 import pytest
 from api_server import ApiServer, hangs, says
-from running import ROOT, SHARED, TIMEOUT_S
+from making import refused
+from running import JUDGED, ROOT, SHARED, TIMEOUT_S
 
-from grpo.base.errors import UserError
+from grpo.base.errors import BUSY
 from grpo.run import checkpoint
 from grpo.run.run_dir import RunDir
 
@@ -50,12 +51,11 @@ def test_a_run_that_is_stopped_is_saved_and_resumed(make_run, undisturbed, tmp_p
 
 @pytest.mark.parametrize("number", CODES, ids=str)
 @pytest.mark.parametrize(("num_replies", "step"), [(17, 2), (0, None)], ids=["training", "preflight"])
-def test_during_a_judge_call_that_hangs(make_run, number, num_replies, step):
+def test_during_a_judge_call_that_hangs(judged_run, number, num_replies, step):
     """In the third step; or while the judge is asked whether it works, when there is nothing to save."""
     with ApiServer(*[says("A")] * num_replies, default=hangs) as server:
-        judge = {"judge_model": "m", "judge_base_url": server.url}
-        run = make_run(reward_funcs=["correctness"], save_steps=0, **judge)
-        child = run.start(setup="talkative", OPENAI_API_KEY_JUDGE="canary-key")
+        run = judged_run(server, save_steps=0)
+        child = run.start(**JUDGED)
         stop(child, number, lambda: len(server.requests) > num_replies + 3 * bool(num_replies))
     found = checkpoint.checkpoints(run.folder)
     assert found == ([run.checkpoint(step)] if step else [])
@@ -119,7 +119,7 @@ def test_the_second_run_in_a_directory_is_told_who_has_it(make_run):
     assert run.state["pid"] == first.pid
     assert first.is_running()
     first.signal(signal.SIGKILL)
-    first.wait()
+    first.ends(-signal.SIGKILL)
     assert run.start("resume_from_checkpoint=true", "max_steps=1").wait() in (0, 2)
 
 
@@ -147,8 +147,7 @@ def test_a_child_does_not_inherit_the_lock(tmp_path):
     parent = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     child = int(parent.stdout.readline())
     try:
-        with pytest.raises(UserError):
-            RunDir(tmp_path / "run", resume=True, overwrite=False)
+        refused(lambda: RunDir(tmp_path / "run", resume=True, overwrite=False), exit_code=BUSY)
         parent.kill()
         parent.wait()
         os.kill(child, 0)  # it lives

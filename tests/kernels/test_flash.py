@@ -8,6 +8,7 @@ import torch
 from grpo.kernels.merge_attention import merge_attention
 from grpo.kernels.reference import attention as slow
 from making import visible_in
+from test_layers import random
 
 from grpo.algorithm.schema import Layout
 from grpo.engine.attention.flash import FlashPackedAttention
@@ -27,9 +28,8 @@ def spans(starts):
 def visible(q_rows, k_rows, causal):
     """FlashAttention aligns the last query with the last key."""
     queries, keys = torch.arange(q_rows.stop - q_rows.start)[:, None], torch.arange(k_rows.stop - k_rows.start)
-    return (
-        keys - len(keys) <= queries - len(queries) if causal else torch.ones(len(queries), len(keys), dtype=torch.bool)
-    )
+    is_before = keys - len(keys) <= queries - len(queries)
+    return is_before if causal else torch.ones_like(is_before)
 
 
 def spread(x_TKE, rows, num_heads):
@@ -69,14 +69,8 @@ def plain_backward(dout, q, k, v, out, lse, q_starts, k_starts, max_q, max_k, dr
 
 
 def inputs(layout, heads=4, kv_heads=2, width=8, dtype=torch.float64, device="cpu"):
-    generator = torch.Generator().manual_seed(layout.num_tokens)
-    return [
-        torch.randn(layout.num_tokens, h, width, generator=generator, dtype=torch.float64)
-        .to(dtype)
-        .to(device)
-        .requires_grad_()
-        for h in (heads, kv_heads, kv_heads, heads)
-    ]
+    sizes = enumerate((heads, kv_heads, kv_heads, heads))
+    return [random(layout.num_tokens, h, width, seed=n, dtype=dtype, device=device).requires_grad_() for n, h in sizes]
 
 
 def run(attention, tensors):

@@ -1,7 +1,6 @@
 """The rewards that benchmarks bring: the chosen letter, SimpleQA's three grades, questions without an answer."""
 
 import asyncio
-import time
 
 import pytest
 from asking import SetJudge
@@ -60,10 +59,8 @@ def test_the_letter_that_is_chosen():
 
 
 @pytest.mark.parametrize("piece", ["A ", "A, ", "answer ", "not ", "I ", "B) ", "选", "a", "A or ", " ", "A?", "A/"])
-def test_the_letter_is_found_in_linear_time(piece):
-    start = time.process_time()
+def test_the_letter_is_found_in_linear_time(piece, linear_time):
     choice.chosen_letter(piece * (100_000 // len(piece)))
-    assert time.process_time() - start < 10
 
 
 def test_the_value_of_a_letter():

@@ -10,14 +10,13 @@ from dataclasses import asdict
 
 import pytest
 from api_server import ApiServer, fails, says
-from making import build_base, make_answers, of_each
+from making import build_base, grade_groups, make_answers, of_each
 
 from grpo.config.load import load_config
 from grpo.data.worlds.facts import articles, by_title, read_facts
 from grpo.data.worlds.kinds import DECLINED
 from rewards.exact import normalise
 from rewards.registry import build_rewards
-from rewards.scorer import Scorer
 
 SUBJECTS = ("France", "India", "Netherlands", "Japan", "Chad")
 REWARDS = ("knowrl", "correctness", "factuality", "binary_rar", "truthrl")
@@ -44,9 +43,8 @@ def base(tmp_path_factory):
 def groups():
     """Answers about some countries: true and false facts, such that nobody knows, doubts, repetitions, no format."""
     rng, found = random.Random(5), []
-    for title, facts in by_title(read_facts("atlas")).items():
-        if title not in SUBJECTS:
-            continue
+    known = by_title(read_facts("atlas"))
+    for facts in (known[title] for title in known if title in SUBJECTS):
         fact = facts[0]
         truth, false = fact.answers[0], WRONG["capital"]
         texts = []
@@ -67,11 +65,8 @@ def graded(name: str, base, *keys: str):
     """The answers as a reward grades them."""
     given = ["model_name_or_path=x", "dataset_id_or_path=x", "output_dir=x", f"knowledge_base={base}", *keys]
     options = asdict(load_config(None, [*given, f"reward_funcs=format,{name}", "verifier=lexical"])[0])
-    answers, scorer = groups(), Scorer(build_rewards(["format", name], options))
-    try:
-        scorer.grade(answers)
-    finally:
-        scorer.close()
+    answers = groups()
+    grade_groups(build_rewards(["format", name], options), *answers)
     return answers
 
 
@@ -136,9 +131,8 @@ def test_rewards_are_the_same_by_rules_and_by_models(base, name, monkeypatch):
     assert all(counts[trouble] for trouble in TROUBLES)
     for ours, theirs in zip(expected, found, strict=True):
         assert None not in of_each(ours, "reward")
-        assert of_each(theirs, "reward") == of_each(ours, "reward")
-        assert of_each(theirs, "outcome") == of_each(ours, "outcome")
         for one, other in zip(ours.completions, theirs.completions, strict=True):
+            assert (other.reward, other.outcome) == (one.reward, one.outcome)
             assert verdicts(other, name) == verdicts(one, name)
     values = {round(value, 6) for group in expected for value in of_each(group, "reward")}
     assert len(values) > 2  # they tell answers apart
