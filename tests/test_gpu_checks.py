@@ -125,8 +125,8 @@ def test_what_needs_a_gpu_is_collected_without_hypothesis():
 
 
 def test_the_limit_of_a_call_and_its_order():
-    """A call must end within ten minutes: the last part ends 15 seconds after the limit, then the archive is made. The 7B
-    decode measures its most valuable row first, in time for it: the model is made anew for each row."""
+    """A call must end within ten minutes: the last part ends 15 seconds after the limit, then the archive is made. The
+    7B decode measures its most valuable row first, in time for it: the model is made anew for each row."""
     text = SCRIPT.read_text(encoding="utf-8")
     whole = int(re.search(r"^LIMIT=(\d+)", text, re.MULTILINE)[1])
     calls = text.partition('if [ "$CALL" = ours ]')[2].partition("\nfi\n")[0].split("\nelse\n")

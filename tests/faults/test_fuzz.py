@@ -18,6 +18,7 @@ from knowledge.source import Document, Skip, read_source
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.tokens import tokens
 
+
 def as_json(value) -> bytes:
     return to_bytes(json.dumps(value, ensure_ascii=False))
 

@@ -70,9 +70,9 @@ def test_a_secret_does_not_get_into_the_configuration(make_run, tmp_path):
 
 
 def test_no_output_of_a_run_holds_a_key_or_the_value_of_a_variable_that_the_configuration_names(make_run, tmp_path):
-    """A whole run with TensorBoard, a cache and completions. Variables, whatever their names, are in system_prompt, which
-    is in every prompt, in run_name, and the judge's key, which it repeats in every failure; its value begins with that of
-    another one. What was written in the file stays in config.resolved.yaml, and the run resumes."""
+    """A whole run with TensorBoard, a cache and completions. Variables, whatever their names, are in system_prompt,
+    which is in every prompt, in run_name, and the judge's key, which it repeats in every failure; its value begins with
+    that of another one. What was written in the file stays in config.resolved.yaml, and the run resumes."""
     named = {
         "A_PLAIN_NAME": 'canary-plain "4b6f"\\',
         "TEAM": "canary-team-aa10",

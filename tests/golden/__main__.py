@@ -21,11 +21,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-PATHS = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "faults")]
-sys.path[:0] = PATHS
-os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(PATHS)}
+sys.path.extend(str(Path(__file__).resolve().parents[2] / folder) for folder in ("", "tests", "tests/faults"))
+os.environ.update(HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(sys.path[-3:]))
 
 import torch.utils.tensorboard  # imported once here, shared by every case
 import transformers.models.auto.tokenization_auto  # noqa: F401
@@ -36,6 +33,8 @@ from safetensors.torch import load_file
 
 from grpo import sft, train
 
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 NOT_REPEATABLE = ("time", "tokens_per_second", "peak_memory", "pid", "host")
 RUN = yaml.safe_load("""
     reward_funcs: [fakes:mixed]
@@ -112,7 +111,11 @@ def resumed(folder: Path) -> Path:
 def calling(folder: Path) -> Path:
     """Completions that call tools, and are credited from there on; a call counts as declining (Eq. 14)."""
     keys = {"tools": ["fakes:search", "fakes:shout"], "max_tool_calls": 2, "max_tool_result_tokens": 6}
-    keys |= {"reward_funcs": ["fakes:mixed", "abstention", "tool_cost"], "judge": "offline", "max_completion_length": 50}
+    keys |= {
+        "reward_funcs": ["fakes:mixed", "abstention", "tool_cost"],
+        "judge": "offline",
+        "max_completion_length": 50,
+    }
     keys |= {"refusal_target": 0.4, "credit": "answer", "scale_rewards": "none", "system_prompt": "think"}
     return variant(folder, keys | {"model_name_or_path": str(write_tool_checkpoint(folder / "calling"))})
 

@@ -367,7 +367,8 @@ def test_whatever_a_function_raises_is_told_at_once_with_file_and_line(kind, err
     function, started = {"plain": plain, "async": later, "within": within}[kind], time.monotonic()
     reward = Reward("mine:f", function=function, timeout_s=PATIENCE_S)
     if kind == "plain" and error is KeyboardInterrupt:  # on the main thread
-        pytest.raises(KeyboardInterrupt, graded, reward)
+        with pytest.raises(KeyboardInterrupt):
+            graded(reward)
     else:
         told = refused(lambda: graded(reward), "the reward mine:f failed", error.__name__, exit_code=INTERNAL)
         has_place = kind == "plain" or error is ZeroDivisionError  # asyncio raises others anew
