@@ -110,6 +110,13 @@ class Run:
     def start(self, *overrides: str, **more) -> Child:
         return self.processes.start("grpo.train", self.config, *overrides, **more)
 
+    def start_alone(self, *command: str) -> tuple[subprocess.Popen, Path]:
+        """Start a command on the config file, without the shared parent; and where its stderr goes."""
+        stderr = self.config.with_suffix(".stderr")
+        with open(stderr, "w") as file:
+            options = {"cwd": ROOT, "env": os.environ | SHARED, "stdout": file, "stderr": file}
+            return subprocess.Popen([*command, self.config], **options), stderr
+
     def train(self, *overrides: str, code: int = 0, **more) -> Child:
         """Run to the end, which has this exit code."""
         return self.start(*overrides, **more).ends(code)

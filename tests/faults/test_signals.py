@@ -6,12 +6,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 from api_server import ApiServer, hangs, says
+from asking import until
 from making import refused
-from running import JUDGED, ROOT, SHARED, TIMEOUT_S
+from running import JUDGED, ROOT, TIMEOUT_S
 
 from grpo.base.errors import BUSY
 from grpo.run import checkpoint
@@ -83,26 +83,18 @@ def test_a_second_sigint_does_not_wait_for_the_save(make_run, undisturbed):
     assert run.equals(undisturbed)
 
 
-def test_the_command_itself_ignores_sighup_under_nohup_and_stops_on_sigterm(make_run, tmp_path):
+def test_the_command_itself_ignores_sighup_under_nohup_and_stops_on_sigterm(make_run):
     """The true command, without the shared parent."""
     run = make_run(max_steps=100_000, save_steps=0)
-
-    def wait_for(num_steps: int) -> None:
-        while child.poll() is None and len(run.lines) < num_steps:
-            time.sleep(0.05)
-
-    with open(tmp_path / "stderr", "w+") as stderr:
-        command = ["nohup", sys.executable, "-m", "grpo.train", run.config]
-        pipes = {"stdout": subprocess.DEVNULL, "stderr": stderr}
-        child = subprocess.Popen(command, cwd=ROOT, env=os.environ | SHARED, **pipes)
-        wait_for(1)
-        child.send_signal(signal.SIGHUP)
-        wait_for(len(run.lines) + 3)
-        child.terminate()
-        assert child.wait(TIMEOUT_S) == 143, (tmp_path / "stderr").read_text()
+    child, stderr = run.start_alone("nohup", sys.executable, "-m", "grpo.train")
+    until(lambda: run.lines or child.poll() is not None)
+    child.send_signal(signal.SIGHUP)
+    step = len(run.lines) + 3
+    until(lambda: len(run.lines) >= step or child.poll() is not None)
+    child.terminate()
+    assert child.wait(TIMEOUT_S) == 143, stderr.read_text()
     assert run.saved_step(exit_code=143) > 3
-    again = f"continue with python -m grpo.train {run.config} resume_from_checkpoint=true"
-    assert again in (tmp_path / "stderr").read_text()
+    assert f"continue with python -m grpo.train {run.config} resume_from_checkpoint=true" in stderr.read_text()
 
 
 # --- two runs in one directory -------------------------------------------------------------------------------------
