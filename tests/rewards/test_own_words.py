@@ -1,5 +1,6 @@
 """Rewards of completions that call tools: what they say themselves counts, and what a tool has said never does."""
 
+import re
 from dataclasses import asdict
 
 import pytest
@@ -18,15 +19,12 @@ CALL = "<search>Mira</search><result>Mira was born in Velda.</result>"
 
 def graded(text, *names, row=ROW, call=CALL, failure="", **options):
     """The scores of a text; every `{}` in it stands for a call."""
-    group, calls, parts = make_answers(row, text.replace("{}", call)), [], text.split("{}")
-    place = 0
-    for part in parts[:-1]:
-        place += len(part)
-        calls.append(Call("search", "Mira", "Mira was born in Velda.", 0, 0, (place, place + len(call)), failure))
-        place += len(call)
-    group.completions[0].calls = calls
+    group = make_answers(row, text.replace("{}", call))
+    (completion,) = group.completions
+    places = [found.span() for found in re.finditer(re.escape(call), completion.text)]
+    completion.calls = [Call("search", "Mira", "Mira was born in Velda.", 0, 0, place, failure) for place in places]
     grade_groups(build_rewards(names, OPTIONS | options), group)
-    return group.completions[0]
+    return completion
 
 
 IN_ORDER = cells("""
