@@ -95,7 +95,7 @@ def test_no_output_of_a_run_holds_a_key_or_the_value_of_a_variable_that_the_conf
         child = make_run("refused", judge_base_url=server.url, **keys).train(**named, code=3)
     assert leaks(child, tmp_path) == []
     assert "-and-more" not in child.stderr
-    with ApiServer(*[says("A"), says("B"), echo] * 4, default=says("B")) as server:
+    with ApiServer(*[says("A"), says("B"), echo] * 4) as server:
         run = make_run(judge_base_url=server.url, **keys)
         child = run.train("max_steps=2", **named)
         assert leaks(child, tmp_path) == []

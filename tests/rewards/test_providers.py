@@ -4,7 +4,7 @@ import json
 
 import pytest
 from api_server import ApiServer, chat, fails, says, sends
-from asking import FAST, KEY_NAME, ask, check, client_of
+from asking import FAST, KEY_NAME, ask, check, client_of, complete
 from cells import cells
 from making import refused
 
@@ -87,8 +87,8 @@ def test_so_is_a_model_under_another_name_that_asks_for_them():
     refusal = fails(400, message="Use 'max_completion_tokens' instead.")
     with ApiServer(refusal, says("A"), default=says("A")) as server:
         client = client_of(server)
-        assert ask(client, "one", "two")[1] == ChatReply("A")
-        assert ["temperature" in request.body for request in server.requests][-1] is False
+        assert [client.run_sync(complete(client, text)) for text in ("one", "two")] == [ChatReply("A")] * 2
+        assert ["temperature" in request.body for request in server.requests] == [True, False, False]
     with ApiServer(default=sends(b'{"error": "no such tool"}', 400)) as server:
         refused(lambda: check(client_of(server)), "judge_model", "no such tool")
 

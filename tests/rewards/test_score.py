@@ -115,7 +115,7 @@ def test_the_command_writes_a_file_or_stdout_and_tells_the_means(score, tmp_path
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_anything_is_graded(score, tmp_path):
-    refused(lambda: score("exact", ROWS, "--output", str(tmp_path)), "cannot write", exit_code=STORAGE)
+    refused(lambda: score("exact", ROWS, "--output", str(tmp_path)), "cannot write", exit_code=CONFIG)
 
 
 def limit_files() -> None:
