@@ -34,13 +34,13 @@ RUNS = {  # a benchmark and its options -> a package that it needs
 }
 
 
-def measure(run: str) -> None:
+def measure(run):
     """Run a benchmark with these options at its tiny size."""
     name, *options = run.split()
     importlib.import_module(f"bench.{name}").main(["--smoke", *options])
 
 
-def last_line(said: str) -> dict:
+def last_line(said):
     return json.loads(said.splitlines()[-1])
 
 
@@ -150,7 +150,7 @@ def test_rows_of_several_benchmarks_go_to_one_file_and_the_report_replaces_the_t
     assert text.count("| logprob, cpu, ") == 2
 
 
-def stored_row(commit: str, cases: dict[str, float], bench="sampler", **options) -> dict:
+def stored_row(commit, cases, bench="sampler", **options):
     """A row as it is stored, with our seconds of each case."""
     seconds = [{"name": name, "seconds": {"ours": {"median": spent}}} for name, spent in cases.items()]
     machine = {"commit": commit, "gpu": None, "cpu": "a CPU", "cores": 2, "versions": {"torch": "2"}}

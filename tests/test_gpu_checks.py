@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tarfile
 import time
-from pathlib import Path
 
 import pytest
 from commands import ROOT, python
@@ -41,7 +40,7 @@ def started(tmp_path):
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
     processes = []
 
-    def start(name: str):
+    def start(name):
         environment = {
             **os.environ,
             "PYTHON": str(python),
@@ -60,19 +59,19 @@ def started(tmp_path):
         process.wait()
 
 
-def ended_parts(results: Path) -> list[str]:
+def ended_parts(results):
     """The parts that parts.log calls done."""
     log = results / "parts.log"
     lines = log.read_text().splitlines() if log.exists() else []
     return [line.split()[0] for line in lines if line.endswith("done")]
 
 
-def rows_of(results: Path) -> list[dict]:
+def rows_of(results):
     path = results / "gpu_rows.jsonl"
     return read_lines(path) if path.exists() else []
 
 
-def progress(results: Path) -> int:
+def progress(results):
     """How far a script has come: four for each part that is done, one for each case of the part that runs."""
     num_ended = len(ended_parts(results))
     return 4 * num_ended + len(rows_of(results)) - 3 * num_ended
@@ -94,7 +93,7 @@ def test_a_killed_script_keeps_every_finished_part_and_the_cases_of_the_running_
         time.sleep(0.01)
 
 
-def check_what_is_left(results: Path, packed: list[str]) -> None:
+def check_what_is_left(results, packed):
     """packed: the parts whose logs the archive must hold. (SIGKILL may come before it is replaced.)"""
     if not results.exists():
         return

@@ -6,7 +6,6 @@ import io
 import re
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import fields
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -30,16 +29,16 @@ ALGORITHM = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in ("gr
 
 
 @functools.cache
-def tree(path: Path) -> ast.Module:
+def tree(path):
     return ast.parse(TEXT[path])
 
 
-def nodes() -> Iterator[tuple[Path, ast.AST]]:
+def nodes():
     """Every piece of the program's syntax, and the file that it is in."""
     return ((path, node) for path in SOURCES for node in ast.walk(tree(path)))
 
 
-def comments(text: str) -> dict[int, tuple[str, bool]]:
+def comments(text):
     """Line number -> its comment, and whether code stands on that line."""
     tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.STRING}
@@ -47,7 +46,7 @@ def comments(text: str) -> dict[int, tuple[str, bool]]:
     return {t.start[0]: (t.string, t.start[0] in code) for t in tokens if t.type == tokenize.COMMENT}
 
 
-def equations(comment: str) -> set[int]:
+def equations(comment):
     """The numbers in "Eq. 3", "Eq. 1, 2" and "Eq. 4 to 7, 9 to 11"."""
     found = set()
     for group in re.findall(r"Eq\. ((?:\d+(?:, | to )?)+)", comment):
@@ -81,7 +80,7 @@ def test_the_symbols_of_math_md_are_names_in_the_code():
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
-def is_there(file: str, test: str) -> bool:
+def is_there(file, test):
     """Tell whether a file has this test."""
     return f"def {test.partition('[')[0]}(" in (ROOT / file).read_text(encoding="utf-8")
 
@@ -128,13 +127,13 @@ MEET_THE_ENGINE = {
 }
 
 
-def room(module: str) -> str | None:
+def room(module):
     """The room of a module; None if it is no part of the program."""
     fitting = [name for name in ROOM_OF if module == name or (module.startswith(name + ".") and name != "grpo")]
     return ROOM_OF[max(fitting, key=len)] if fitting else None
 
 
-def imported_modules(path: Path, also_for_types: bool = False) -> set[str]:
+def imported_modules(path, also_for_types=False):
     """What a file imports when it runs; what it needs for annotations alone counts only if asked for."""
     tree = ast.parse(TEXT[path])
     for node in ast.walk(tree):
@@ -149,7 +148,7 @@ def imported_modules(path: Path, also_for_types: bool = False) -> set[str]:
     return modules
 
 
-def module_name(path: Path) -> str:
+def module_name(path):
     """Return the name by which a file is imported."""
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     return name.replace("kernels.", "grpo.kernels.", 1) if name.startswith("kernels.") else name
@@ -178,7 +177,7 @@ def test_the_textbook_is_short_and_its_step_needs_few_files():
     assert 15 < len(loaded) <= 25, sorted(loaded)
 
 
-def loaded_by(module: str) -> set[Path]:
+def loaded_by(module):
     """Return the files of ours that are loaded when a module is imported."""
     code = f"import sys, {module}; print(*(getattr(m, '__file__', None) for m in sys.modules.values()))"
     return {Path(path) for path in python("-c", code).stdout.split() if Path(path).is_relative_to(ROOT)}
@@ -253,7 +252,7 @@ def test_every_metric_of_the_glossary_is_logged_somewhere():
     assert not missing
 
 
-def _is_made(name: str, code: str) -> bool:
+def _is_made(name, code):
     if name.startswith("eval/"):
         return f'"{name.removeprefix("eval/")}"' in code
     if name.startswith("<service>/"):
@@ -295,7 +294,7 @@ BUDGETS = {
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER}
 
 
-def sizes() -> Counter[str]:
+def sizes():
     """The tokens of each folder of BUDGETS."""
     found: Counter[str] = Counter()
     for path in source_files(*PACKAGES, "tests"):
@@ -305,7 +304,7 @@ def sizes() -> Counter[str]:
     return found
 
 
-def num_tokens(path: Path) -> int:
+def num_tokens(path):
     """Count the names, operators and numbers of a file."""
     with path.open(encoding="utf-8") as file:
         return sum(token.type in COUNTED for token in tokenize.generate_tokens(file.readline))
@@ -378,7 +377,7 @@ def test_the_readmes_links_lead_somewhere():
             assert not heading or heading in headings(READMES[file.resolve()]), (path, target)
 
 
-def headings(text: str) -> set[str]:
+def headings(text):
     """Return the names of the headings of a page, as links take them."""
     lines = re.findall(r"^#+ (.+)", text, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}

@@ -78,7 +78,7 @@ def test_a_full_disk_under_what_is_printed(make_run, name, code):
 # --- damaged checkpoints -------------------------------------------------------------------------------------------
 
 
-def damages(rng: random.Random, data: bytes):
+def damages(rng, data):
     """Damaged bytes: 20 truncations, 20 flipped bits, 5 zeroed tails."""
     for number in range(20):
         yield data[: len(data) * number // 20]

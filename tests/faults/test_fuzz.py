@@ -19,7 +19,7 @@ from knowledge.store.base import KnowledgeBase
 from knowledge.store.tokens import tokens
 
 
-def as_json(value) -> bytes:
+def as_json(value):
     return to_bytes(json.dumps(value, ensure_ascii=False))
 
 
@@ -41,7 +41,7 @@ configs = st.one_of(
 )
 
 
-def read_config(tmp, data: bytes) -> None:
+def read_config(tmp, data):
     (tmp / "c.yaml").write_bytes(data)
     refuses_or(lambda: load_config(tmp / "c.yaml"), {2})
 
@@ -89,7 +89,7 @@ def test_knowledge_query_builder(base, query, title):
     assert base.lookup("Alex").how == "exact"  # nothing was dropped
 
 
-def files(*good: bytes, rows):
+def files(*good, rows):
     """Strategy: a good file that is damaged, any bytes, any text, or such rows as an array or as lines."""
     several = st.lists(rows, max_size=3)
     lines = several.map(lambda found: b"\n".join(map(as_json, found)))
@@ -100,7 +100,7 @@ SOURCE = b'{"title": "Alex", "text": "Born in 1962."}\r\n{"title": "B", "text": 
 ARRAY = b'[{"title": "Alex", "text": "x"},\n {"title": "B", "text": "y"}]'
 
 
-def fuzz_source(tmp, data: bytes) -> None:
+def fuzz_source(tmp, data):
     (tmp / "source").write_bytes(data)
     found = refuses_or(lambda: list(read_source(tmp / "source")), {3})
     for row in found or []:
@@ -124,7 +124,7 @@ DATA = b'{"question": "What is 1 + 1?", "answer": "2"}\n{"question": "And 2 + 2?
 TABLE = b'question,answer,title\nWhat?,2,"a ""b"", c"\nWho?,me,x\n'
 
 
-def read_data(tmp, data: bytes) -> None:
+def read_data(tmp, data):
     (tmp / "data").write_bytes(data)
     rows = refuses_or(lambda: read_rows(tmp / "data"), {3})
     for row in rows or []:

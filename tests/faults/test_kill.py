@@ -54,14 +54,14 @@ def test_every_failpoint_of_the_program_is_killed_at():
     assert places <= set(re.findall(r"[\"\s]([\w-]+):\d", tests))
 
 
-def candidate(request) -> str:
+def candidate(request):
     """The answer that is graded, which stands in the last fence."""
     return request.text.split("<candidate")[1].split("\n")[1]
 
 
 @pytest.mark.parametrize(("place", "num_kept"), [("cache-write:3", 2), ("cache-written:7", 7)])
 def test_a_cache_killed_while_it_is_written_is_sound_and_pays_for_nothing_twice(judged_run, tmp_path, place, num_kept):
-    def grade(request) -> str:
+    def grade(request):
         is_preflight = "the capital of France" in request.text
         return "A" if is_preflight else "ABC"[len(request.text) % 3]
 

@@ -27,7 +27,7 @@ def views(tmp_path):
     return [path / "run" for path in paths]
 
 
-def run_agents(config, views, folder, max_restarts: int, **environment) -> list[str]:
+def run_agents(config, views, folder, max_restarts, **environment):
     """Run one torchrun per machine, with one process each, that find each other by a c10d rendezvous. Return what each
     has said; both end well."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]

@@ -6,7 +6,6 @@ import os
 import pickle
 import re
 import shutil
-from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -33,7 +32,7 @@ CANARIES = {
 }
 
 
-def leaks(child, folder: Path) -> list[str]:
+def leaks(child, folder):
     """Where a canary was found: every file, stdout and stderr."""
     found = [name for name in ("stdout", "stderr") if "canary-" in getattr(child, name)]
     return found + [str(path) for path in folder.rglob("*") if path.is_file() and b"canary-" in path.read_bytes()]
@@ -157,22 +156,22 @@ def model(tmp_path, monkeypatch):
     return tmp_path / "model"
 
 
-def index_of(folder: Path, content) -> None:
+def index_of(folder, content):
     shutil.move(folder / "model.safetensors", folder / "model-1.safetensors")
     (folder / "model.safetensors.index.json").write_text(content if isinstance(content, str) else json.dumps(content))
 
 
-def header_of(folder: Path, header: bytes, size: int | None = None) -> None:
+def header_of(folder, header, size=None):
     length = (size or len(header)).to_bytes(8, "little")
     (folder / "model.safetensors").write_bytes(length + header)
 
 
-def only_a_pickle(folder: Path) -> None:
+def only_a_pickle(folder):
     torch.save(Trap(), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
 
 
-def sized_by_text(folder: Path) -> None:
+def sized_by_text(folder):
     text = (folder / "config.json").read_text()
     (folder / "config.json").write_text(text.replace('"hidden_size": 32', '"hidden_size": "big"'))
 

@@ -20,7 +20,7 @@ from grpo.run.run_dir import RunDir
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129}
 
 
-def stop(child, number: int, condition) -> None:
+def stop(child, number, condition):
     """Send a signal once something is so; the run ends with the signal's exit code."""
     child.until(condition)
     child.signal(number)

@@ -41,12 +41,12 @@ class Replayable(ApiServer):
     """Each text has its fate: a grade, a failure at its first try, or a failure that lasts. one_in: of how many texts
     one fails."""
 
-    def __init__(self, one_in: int, slow: bool):
+    def __init__(self, one_in, slow):
         super().__init__(default=self.reply)
         self.one_in, self.seen, self.kinds = one_in, set(), Counter()
         self.fates = [kind for kind in KINDS if slow or kind not in ("hang", "drip")]
 
-    async def reply(self, server, request, writer) -> None:
+    async def reply(self, server, request, writer):
         text = request.body["messages"][1]["content"]
         candidate = text.split("<candidate")[1].split("\n")[1]
         number = int.from_bytes(hashlib.sha256(candidate.encode()).digest()[:6], "big")
@@ -60,7 +60,7 @@ class Replayable(ApiServer):
             await says("ABC"[number // 7 % 3] if candidate != '"Paris"' else "A")(server, request, writer)
 
 
-def soak(judged_run, tmp_path, steps: int, save_steps: int, one_in: int, kills: list[str], slow: bool):
+def soak(judged_run, tmp_path, steps, save_steps, one_in, kills, slow):
     """One undisturbed run, and one that is killed. Return the first; the failures that it saw; and what its process
     held at each group."""
     runs, kinds = [], []
@@ -92,7 +92,7 @@ def soak(judged_run, tmp_path, steps: int, save_steps: int, one_in: int, kills: 
     return whole, kinds[0], read_lines(tmp_path / "whole.gauge")
 
 
-def no_row_was_paid_for_an_outage(run) -> int:
+def no_row_was_paid_for_an_outage(run):
     """Every reward is one of the three grades or None with a reason that names the failure; returns how many were
     unscored."""
     unscored = 0
@@ -108,7 +108,7 @@ def no_row_was_paid_for_an_outage(run) -> int:
     return unscored
 
 
-def assert_nothing_piles_up(held: list[dict], *kinds: str) -> None:
+def assert_nothing_piles_up(held, *kinds):
     """The last third of the run must once hold no more than the first third held at its most: a step may have several
     calls open, and how many is chance."""
     third = len(held) // 3

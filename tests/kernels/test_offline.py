@@ -28,7 +28,7 @@ NARROW = {  # also what the launch before found out, and the scales and biases o
 
 
 @pytest.fixture(scope="module")
-def compiled() -> list[dict]:
+def compiled():
     missing = [tool for tool in ("ptxas", "cuobjdump") if not (TOOLS / tool).exists()]
     if missing:
         pytest.skip(f"this build of Triton has no {' and no '.join(missing)}")

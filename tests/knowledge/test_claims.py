@@ -21,7 +21,7 @@ def texts(facts):
     return [claim.fact for claim in facts]
 
 
-def model_saying(*texts: str | None, reason: str = "", cut: str = "", **options):
+def model_saying(*texts, reason="", cut="", **options):
     """A decomposer whose model gives these replies, the last one for ever; and the list of what it was asked."""
     calls: list = []
 

@@ -12,7 +12,6 @@ from commands import python
 from making import refused
 from safetensors.torch import load_file, save_file
 
-from grpo.base.errors import UserError
 from knowledge.facts.entailment import EntailmentVerifier, label_columns
 from knowledge.facts.verdict import Verdict
 from knowledge.store.passages import Passage
@@ -22,7 +21,7 @@ VALUES = ("Paris", "Velda", "Orun")
 IDS = {"contradiction": 0, "entailment": 1, "neutral": 2}  # in no usual order: the config alone tells it
 
 
-def example(rng: random.Random) -> tuple[str, str, int]:
+def example(rng):
     """The same again is entailed; the same with "not" or another value is contradicted; another sentence is neither."""
     template, other = rng.sample(TEMPLATES, 2)
     value, another = rng.sample(VALUES, 2)
@@ -55,7 +54,7 @@ def word_tokenizer():
 
 
 @pytest.fixture(scope="session")
-def entailment_model(tmp_path_factory) -> Path:
+def entailment_model(tmp_path_factory):
     """A DeBERTa-v2 checkpoint that has learnt `example`."""
     from transformers import DebertaV2Config, DebertaV2ForSequenceClassification
 
@@ -98,26 +97,26 @@ def entailment_model(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def verifier(entailment_model) -> EntailmentVerifier:
+def verifier(entailment_model):
     return EntailmentVerifier(str(entailment_model), device="cpu")
 
 
 @pytest.fixture
-def spoilt(entailment_model, tmp_path) -> Path:
+def spoilt(entailment_model, tmp_path):
     """The checkpoint, to be spoilt."""
     return Path(shutil.copytree(entailment_model, tmp_path / "copy"))
 
 
-def edit_config(folder: Path, **changes) -> None:
+def edit_config(folder, **changes):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | changes))
 
 
-def refuse(folder: Path, *parts: str, device: str = "cpu") -> UserError:
+def refuse(folder, *parts, device="cpu"):
     return refused(lambda: EntailmentVerifier(str(folder), device=device), *parts)
 
 
-def passages(*texts: str) -> list[Passage]:
+def passages(*texts):
     return [Passage(f"doc#{i}", "doc", text, 1.0) for i, text in enumerate(texts)]
 
 
@@ -146,17 +145,17 @@ def test_label_names_in_any_case_and_order():
     assert label_columns("m", {0: "contradiction", 1: "neutral", 2: "entailment"}) == [2, 0, 1]
 
 
-def call_labels(folder: Path, *names: str) -> None:
+def call_labels(folder, *names):
     edit_config(folder, id2label=dict(enumerate(names)), label2id={name: i for i, name in enumerate(names)})
 
 
-def without_head(folder: Path) -> None:
+def without_head(folder):
     weights = load_file(folder / "model.safetensors")
     body = {name: tensor for name, tensor in weights.items() if not name.startswith("classifier")}
     save_file(body, folder / "model.safetensors", {"format": "pt"})
 
 
-def with_code(folder: Path) -> None:
+def with_code(folder):
     (folder / "own.py").write_text(f"open({str(folder.parent / 'ran')!r}, 'w')\n")
     classes = {"AutoConfig": "own.Own", "AutoModelForSequenceClassification": "own.Own"}
     edit_config(folder, model_type="own", auto_map=classes)
@@ -193,7 +192,7 @@ def test_it_goes_to_the_device_it_is_given(entailment_model, verifier):
 class Said(EntailmentVerifier):
     """Without a model: the probabilities of passages as their texts give them."""
 
-    def __init__(self, threshold: float = 0.25, weigh_contradiction: bool = True):
+    def __init__(self, threshold=0.25, weigh_contradiction=True):
         self.threshold, self.weigh_contradiction = threshold, weigh_contradiction
 
     def probabilities(self, pairs):

@@ -79,7 +79,7 @@ def test_a_short_document_is_evidence_as_a_whole(make_base):
     texts[4] = "A smith forges iron in Orun and sells it to all. \n" * 8
     with KnowledgeBase(make_base({"Jon Orn": texts, "Other": "Jon Orn"}, max_tokens=64)) as base:
 
-        def found(query: str, k: int, titles: tuple[str, ...] = ("Jon Orn",)) -> list[str]:
+        def found(query, k, titles=("Jon Orn",)):
             return [passage.id for passage in base.search(query, k, titles)]
 
         number = len(found("x", 100))
@@ -170,7 +170,7 @@ def test_the_identity_of_a_base_is_that_of_its_content(make_base, ready_made, tm
 
 
 def test_a_forked_child_opens_its_own_connections(base):
-    def num_open() -> int:
+    def num_open():
         files = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
         return files.count(str(base.path))
 

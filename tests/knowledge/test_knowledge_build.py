@@ -17,7 +17,7 @@ from knowledge.store.passages import SEPARATOR
 from knowledge.verify import verify
 
 
-def write_articles(path, number: int, words: int = 100):
+def write_articles(path, number, words=100):
     """So many articles of different words."""
 
     def text(row):
@@ -26,7 +26,7 @@ def write_articles(path, number: int, words: int = 100):
     return write_rows(path, [{"title": f"Title {row}", "text": text(row)} for row in range(number)])
 
 
-def leftovers(out) -> set[str]:
+def leftovers(out):
     return {name for name in os.listdir(out.parent) if name.startswith(out.name)} - {out.name}
 
 

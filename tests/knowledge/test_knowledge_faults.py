@@ -20,12 +20,12 @@ from knowledge.store.database import FORMAT_VERSION, KnowledgeBusy, check_seal
 from knowledge.verify import verify
 
 
-def opening(path) -> UserError:
+def opening(path):
     """The error that opening this file gives."""
     return refused(lambda: KnowledgeBase(path))
 
 
-def database(path, *statements: str):
+def database(path, *statements):
     connection = sqlite3.connect(path)
     for statement in statements:
         connection.execute(statement)
@@ -162,7 +162,7 @@ def test_a_base_that_was_written_to_after_its_build_is_refused_until_it_is_built
         assert ("1963" in base.search("Kassel")[0].text) is ("1963" in statement)
 
 
-def flip(path, built: bytes, place: int) -> None:
+def flip(path, built, place):
     """Write a file with one byte changed."""
     path.write_bytes(built[:place] + bytes([built[place] ^ 4]) + built[place + 1 :])
 
@@ -255,7 +255,7 @@ def test_a_file_in_wal_mode_whose_last_changes_are_not_in_it_is_refused(wal):
 
 
 def test_a_closed_base_holds_no_file_open(knowrl):
-    def held() -> int:
+    def held():
         files = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
         return sum(file.startswith(str(knowrl)) for file in files)
 

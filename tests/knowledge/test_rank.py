@@ -18,7 +18,7 @@ VOWELS = ("ake", "oru", "imo", "ulu", "aro", "eni", "odu", "ipa")
 WORDS = [f"{letter}{vowel}{end}" for vowel in VOWELS for letter in "bcdfglmnprst" for end in "ntxk"]
 
 
-def random_documents(number: int, seed: int = 0) -> dict[str, str]:
+def random_documents(number, seed=0):
     """Texts with a few common and many rare words, as in a language."""
     rng = random.Random(seed)
     weights = [1 / (place + 5) for place in range(len(WORDS))]

@@ -21,7 +21,7 @@ GOOD = [
 ROWS = [Document(1, "Alex", "One."), Document(2, "Ż", f"Two.\n{TRICKY}"), Document(3, "黑豹队", "四。")]
 
 
-def read(tmp_path, content: bytes) -> list:
+def read(tmp_path, content):
     path = tmp_path / "source"
     path.write_bytes(content)
     return list(read_source(path))
@@ -111,7 +111,7 @@ def test_the_texts_of_a_folder_are_documents_under_their_names(tmp_path):
     assert passed[-1] == sum(map(len, texts.values()))
 
 
-def piped(content: bytes) -> list:
+def piped(content):
     """The rows of a pipe that holds this content."""
     reader, writer = os.pipe()
     os.write(writer, content)

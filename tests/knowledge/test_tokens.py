@@ -12,7 +12,7 @@ from knowledge.text import fold
 from knowledge.words import STOP_WORDS
 
 
-def fts5_terms(tokenizer: str, texts: list[str]) -> dict[int, list[str]]:
+def fts5_terms(tokenizer, texts):
     """The terms that FTS5 makes of each text, by an index of them."""
     connection = sqlite3.connect(":memory:")
     connection.execute(f"CREATE VIRTUAL TABLE indexed USING fts5(text, tokenize='{tokenizer}')")

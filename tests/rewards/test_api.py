@@ -120,7 +120,7 @@ def test_a_redirect_is_not_followed_so_that_the_prompt_stays_here():
         assert not elsewhere.requests
 
 
-def held() -> tuple[int, int]:
+def held():
     """Open files and threads of this process."""
     return len(os.listdir("/proc/self/fd")), threading.active_count()
 

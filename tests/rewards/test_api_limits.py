@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from api_server import ApiServer, Behaviour, fails, says
+from api_server import ApiServer, fails, says
 from asking import PATIENCE_S, ask, check, client_of, complete
 from making import refused
 
@@ -43,7 +43,7 @@ def test_backoff_has_full_jitter_and_doubles_up_to_its_limit(monkeypatch):
 class BusyServer(ApiServer):
     """An endpoint that takes so many calls at once, each for so long, and answers 429 or 503 to all others."""
 
-    def __init__(self, capacity: int, takes_s: float, refusal: Behaviour):
+    def __init__(self, capacity, takes_s, refusal):
         super().__init__(default=self.reply)
         self.capacity, self.takes_s, self.refusal = capacity, takes_s, refusal
         self.running = 0
@@ -64,7 +64,7 @@ def test_no_more_questions_are_under_way_than_allowed():
         assert ask(client, *[f"question {i}" for i in range(12)]) == [ChatReply("A")] * 12
 
 
-def ask_dead_client(server: ApiServer, is_fatal: bool, read=str) -> list[ChatReply]:
+def ask_dead_client(server, is_fatal, read=str):
     client = client_of(server, dead_after=5, is_fatal=is_fatal)
 
     async def run():

@@ -64,12 +64,12 @@ ALSO = {  # what else of an attack's is tried
 }
 
 
-def falling(rule: str) -> str:
+def falling(rule):
     """A file with the reward `falls`, which pays by a rule on text, truth, and the match of the form."""
     return f"{STRICT}\nfalls = pays(lambda text, truth, found: {rule})\n"
 
 
-def audited(*settings: str, rows: int = 2, **options):
+def audited(*settings, rows=2, **options):
     return audit(load_config(None, settings, is_run=False)[0], rows, **options)
 
 
@@ -78,7 +78,7 @@ def world(tmp_path):
     """A folder with data, and what writes a file of rewards into it; returns the settings that name them."""
     data = write_rows(tmp_path / "rows.jsonl", ROWS)
 
-    def settings(code: str = "", *names: str) -> list[str]:
+    def settings(code="", *names):
         file = tmp_path / f"mine{len(list(tmp_path.iterdir()))}.py"
         file.write_text(code)
         named = [f"{file}:{name.removeprefix(':')}" if name.startswith(":") else name for name in names]
@@ -87,7 +87,7 @@ def world(tmp_path):
     return settings
 
 
-def paid(found) -> set[str]:
+def paid(found):
     return {one.attack for one in found.findings}
 
 
@@ -204,7 +204,7 @@ def test_data_without_answers_is_refused(world, tmp_path):
     refused(lambda: audited(*settings), "no row of the data has an answer")
 
 
-def judged(request, is_fooled: bool) -> str:
+def judged(request, is_fooled):
     """What a judge replies that compares letter for letter, and perhaps obeys the candidate."""
     reference, candidate = (re.search(rf"<{name} \w+>\n(.*)\n", request.text)[1] for name in ("reference", "candidate"))
     if is_fooled and "CORRECT" in candidate:

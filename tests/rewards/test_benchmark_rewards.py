@@ -6,7 +6,6 @@ import pytest
 from asking import SetJudge
 from cells import cells
 
-from grpo.algorithm.schema import Score
 from rewards import choice
 from rewards.format import final_text
 from rewards.outcome.correctness import grader, judge_by_guide, judge_by_rules
@@ -77,7 +76,7 @@ def test_what_a_completion_says_in_the_end():
     assert final_text("<think>a") == "" and final_text("<answer>b") == "<answer>b"
 
 
-def graded(monkeypatch, outcome, completion, row=ROW) -> tuple[Score, SetJudge]:
+def graded(monkeypatch, outcome, completion, row=ROW):
     judge = SetJudge(outcome)
     monkeypatch.setattr("rewards.outcome.correctness.build_judge", lambda options: judge)
     (reward,) = build_rewards(["simpleqa"], {"judge": "api"})

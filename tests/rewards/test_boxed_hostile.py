@@ -10,7 +10,7 @@ from rewards.mathematics.tokens import tokenize
 from rewards.mathematics.value import Points, Unreadable
 
 
-def written(case: str) -> str:
+def written(case):
     """Return a text; or, of `before~opening~times~middle~closing`, one that repeats opening and closing."""
     if "~" not in case:
         return case

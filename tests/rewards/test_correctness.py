@@ -28,11 +28,11 @@ def knowrl_v2(judge):
     return grader(judge, rules=None)
 
 
-def block(answer: str) -> str:
+def block(answer):
     return f"<think>Let me see.</think>\n<answer>{answer}</answer>"
 
 
-def grade(make, outcome, completion: str, row=ROW) -> tuple[Score, int]:
+def grade(make, outcome, completion, row=ROW):
     judge = SetJudge(outcome)
     return asyncio.run(make(judge)(completion, row)), len(judge.asked)
 

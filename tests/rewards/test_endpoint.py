@@ -114,7 +114,7 @@ def test_which_urls_are_allowed_and_which_need_the_key_that_the_message_names(ur
         refused(check, "judge_base_url is no", "api_plain_http=true" * any(allowed), exit_code=CONFIG)
 
 
-def names(monkeypatch, **addresses: list[str]) -> None:
+def names(monkeypatch, **addresses):
     """Makes host names stand for these addresses, and all others for none."""
 
     def getaddrinfo(host, *arguments, **more):

@@ -7,13 +7,11 @@ import random
 import re
 import sqlite3
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from making import build_base
 
-from grpo.algorithm.schema import Score
 from grpo.base.errors import UserError
 from knowledge.facts.claims import Claim, Claims, admissible
 from knowledge.facts.verdict import Verdict
@@ -35,7 +33,7 @@ S, R, U = "supported", "refuted", "unknown"
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory) -> Path:
+def path(tmp_path_factory):
     return build_base(tmp_path_factory.mktemp("base"), DOCUMENTS)
 
 
@@ -44,7 +42,7 @@ def make(path):
     """make() -> a checker with the documents above, closed at the end."""
     made = []
 
-    def make_checker(policy="zero", is_original=False, base_path=path, **parts) -> FactChecker:
+    def make_checker(policy="zero", is_original=False, base_path=path, **parts):
         options = {"knowledge_base": base_path, "decomposer": "rules", "verifier": "lexical"}
         checker = FactChecker(options | {"missing_title_policy": policy}, FORMULAS["knowrl"], is_original)
         for name, part in parts.items():
@@ -57,7 +55,7 @@ def make(path):
         checker.close()
 
 
-def judge_all(checker: FactChecker, *rows: tuple | str):
+def judge_all(checker, *rows):
     """The scores of rows (thoughts, question, titles), all at once. Thoughts alone are about Mira Tolan."""
     rows = [(row, "", "Mira Tolan") if isinstance(row, str) else row for row in rows]
 
@@ -69,12 +67,12 @@ def judge_all(checker: FactChecker, *rows: tuple | str):
     return asyncio.run(run())
 
 
-def labels(score: Score) -> list[str]:
+def labels(score):
     """The verdicts on the facts of a text, in order."""
     return [fact["verdict"] for fact in score.facts]
 
 
-def counts(score: Score) -> list[float]:
+def counts(score):
     """How many facts count, and how many of these are supported and refuted."""
     return [score.details[name] for name in ("facts", "supported", "refuted")]
 

@@ -10,10 +10,10 @@ from making import refused
 
 from grpo.base.errors import PREFLIGHT
 from rewards.api.cache import ReplyCache
-from rewards.outcome.judge import MAX_CHARS, ModelJudge, build_messages, quote
+from rewards.outcome.judge import MAX_CHARS, build_messages, quote
 
 
-def verdict_of(judge: ModelJudge, answer: str = "x"):
+def verdict_of(judge, answer="x"):
     """The judge's verdict on an answer to a question whose truth is y."""
     found = judge.client.run_sync(judge.judge("q", answer, ["y"]))
     judge.close()

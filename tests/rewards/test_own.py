@@ -63,7 +63,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def graded(*rewards: Reward, columns=None, messages=(), texts=("a", "bbb")):
+def graded(*rewards, columns=None, messages=(), texts=("a", "bbb")):
     """The scores of a group, as the scorer gives them: of each completion, reward name -> score."""
     group = make_answers(columns or {}, *texts)
     object.__setattr__(group.prompt, "messages", messages)
@@ -71,7 +71,7 @@ def graded(*rewards: Reward, columns=None, messages=(), texts=("a", "bbb")):
     return group
 
 
-def rewards_of(function, **options) -> list:
+def rewards_of(function, **options):
     return of_each(graded(Reward("mine:f", function=function), **options), "reward")
 
 

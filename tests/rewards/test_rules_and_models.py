@@ -61,7 +61,7 @@ def groups():
     return found
 
 
-def graded(name: str, base, *keys: str):
+def graded(name, base, *keys):
     """The answers as a reward grades them."""
     given = ["model_name_or_path=x", "dataset_id_or_path=x", "output_dir=x", f"knowledge_base={base}", *keys]
     options = asdict(load_config(None, [*given, f"reward_funcs=format,{name}", "verifier=lexical"])[0])
@@ -70,7 +70,7 @@ def graded(name: str, base, *keys: str):
     return answers
 
 
-def grade(asked: str) -> str:
+def grade(asked):
     """A if the answer has all words of a reference, C if it declines, else B."""
     quoted = [(name, json.loads(text)) for name, text in re.findall(r'^<(\w+) \w+>\n(".*")\n</', asked, re.MULTILINE)]
     candidate = dict(quoted)["candidate"]
@@ -79,7 +79,7 @@ def grade(asked: str) -> str:
     return "C" if "don't know" in candidate else "A" if is_right else "B"
 
 
-def stated(text: str) -> dict[str, int]:
+def stated(text):
     """Each fact of a text once, with the number of its sentence."""
     found = {}
     for number, sentence in re.findall(r"\[(\d+)\] (.*?)(?=\[\d+\] |\Z)", text, re.DOTALL):
@@ -89,7 +89,7 @@ def stated(text: str) -> dict[str, int]:
     return found
 
 
-def truthful(counts: Counter):
+def truthful(counts):
     """A model that knows the truth, and meets most texts with some trouble at first. counts: of each trouble."""
     tries: Counter[str] = Counter()
 
@@ -113,7 +113,7 @@ def truthful(counts: Counter):
     return behave
 
 
-def asking(server: ApiServer) -> list[str]:
+def asking(server):
     """The keys of a configuration whose services are a server."""
     keys = ["api_deadline_s=600"]  # on a busy machine, too
     for name in ("judge", "decomposer"):
@@ -138,6 +138,6 @@ def test_rewards_are_the_same_by_rules_and_by_models(base, name, monkeypatch):
     assert len(values) > 2  # they tell answers apart
 
 
-def verdicts(completion, name: str) -> list[tuple[str, str]]:
+def verdicts(completion, name):
     """The facts of a completion, and what the base says of them."""
     return [(fact["fact"].rstrip("."), fact["verdict"]) for fact in completion.scores[name].facts]

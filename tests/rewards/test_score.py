@@ -118,7 +118,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_graded(s
     refused(lambda: score("exact", ROWS, "--output", str(tmp_path)), "cannot write", exit_code=CONFIG)
 
 
-def limit_files() -> None:
+def limit_files():
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 
