@@ -121,23 +121,16 @@ def passages(*texts):
 
 
 def test_right_verdicts_with_evidence(verifier):
-    texts = passages("The museum is in Paris.", "Mira Tolan was born in Velda.")
-    asked = [
-        "Mira Tolan was born in Velda.",
-        "Mira Tolan was born in Orun.",
-        "Mira Tolan was not born in Velda.",
-        "Jon Orn was raised in Velda.",
-        "The museum is in Paris.",
-    ]
-    museum, born = texts
-    assert verifier.verify([*((fact, texts) for fact in asked), ("The museum is in Paris.", [])]) == [
-        Verdict("supported", born),
-        Verdict("refuted", born),
-        Verdict("refuted", born),
-        Verdict("unknown"),
-        Verdict("supported", museum),
-        Verdict("unknown"),
-    ]
+    museum, born = texts = passages("The museum is in Paris.", "Mira Tolan was born in Velda.")
+    verdicts = {
+        "Mira Tolan was born in Velda.": Verdict("supported", born),
+        "Mira Tolan was born in Orun.": Verdict("refuted", born),
+        "Mira Tolan was not born in Velda.": Verdict("refuted", born),
+        "Jon Orn was raised in Velda.": Verdict("unknown"),
+        "The museum is in Paris.": Verdict("supported", museum),
+    }
+    asked = [*((fact, texts) for fact in verdicts), ("The museum is in Paris.", [])]
+    assert verifier.verify(asked) == [*verdicts.values(), Verdict("unknown")]
 
 
 def test_label_names_in_any_case_and_order():
