@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import yaml
 from commands import ROOT, run_module
 from making import free_port, read_lines, write_rows
 from safetensors.torch import load_file
@@ -34,22 +35,22 @@ TIMEOUT_S = 1800  # for what comes by itself, also on a slow machine with much t
 QUESTIONS = [
     {"question": f"What is {a} + {b}?", "answer": str(a + b), "title": f"Title {a}"} for a in range(8) for b in range(4)
 ]
-KEYS = {
-    "reward_funcs": ["fakes:early_letters"],
-    "num_generations": 4,
-    "per_device_train_batch_size": 8,
-    "max_completion_length": 8,
-    "lora_r": 4,
-    "learning_rate": 5e-3,
-    "max_steps": 4,
-    "save_steps": 1,
-    "save_total_limit": 2,
-    "lr_scheduler_type": "constant",
-    "beta": 0.01,
-    "report_to": ["none"],
-    "disable_tqdm": True,
-    "full_determinism": True,
-}
+KEYS = yaml.safe_load("""
+    reward_funcs: [fakes:early_letters]
+    num_generations: 4
+    per_device_train_batch_size: 8
+    max_completion_length: 8
+    lora_r: 4
+    learning_rate: 0.005
+    max_steps: 4
+    save_steps: 1
+    save_total_limit: 2
+    lr_scheduler_type: constant
+    beta: 0.01
+    report_to: [none]
+    disable_tqdm: true
+    full_determinism: true
+    """)
 JUDGED = {"OPENAI_API_KEY_JUDGE": "canary-key", "setup": "talkative"}  # of a process that asks a judge
 
 

@@ -18,6 +18,12 @@ from knowledge.store.passages import Passage
 
 TEMPLATES = ("The museum is{} in {}.", "Mira Tolan was{} born in {}.", "Jon Orn was{} raised in {}.")
 VALUES = ("Paris", "Velda", "Orun")
+SIZES = """{
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "max_position_embeddings": 512, "type_vocab_size": 2, "relative_attention": true, "position_buckets": 16,
+    "pos_att_type": ["c2p", "p2c"], "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+    "pooler_dropout": 0.0, "initializer_range": 0.2
+}"""
 IDS = {"contradiction": 0, "entailment": 1, "neutral": 2}  # in no usual order: the config alone tells it
 
 
@@ -60,27 +66,9 @@ def entailment_model(tmp_path_factory):
 
     folder, tokenizer, rng = tmp_path_factory.mktemp("nli"), word_tokenizer(), random.Random(0)
     torch.manual_seed(0)
-    model = DebertaV2ForSequenceClassification(
-        DebertaV2Config(
-            vocab_size=len(tokenizer),
-            hidden_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=128,
-            max_position_embeddings=512,
-            type_vocab_size=2,
-            relative_attention=True,
-            position_buckets=16,
-            pos_att_type=["c2p", "p2c"],
-            hidden_dropout_prob=0.0,
-            initializer_range=0.2,
-            attention_probs_dropout_prob=0.0,
-            pooler_dropout=0.0,
-            pad_token_id=0,
-            id2label={i: name for name, i in IDS.items()},
-            label2id=IDS,
-        )
-    )
+    sizes = json.loads(SIZES) | {"vocab_size": len(tokenizer), "pad_token_id": 0}
+    config = DebertaV2Config(**sizes, id2label={i: name for name, i in IDS.items()}, label2id=IDS)
+    model = DebertaV2ForSequenceClassification(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
     losses: list[float] = []
     while len(losses) < 2000 and (len(losses) < 20 or max(losses[-20:]) > 0.05):
