@@ -289,10 +289,15 @@ def test_a_built_in_reward_that_fails_on_a_completion_cannot_score_it(kind, capl
     assert "ZeroDivisionError" in group.completions[0].scores["r"].reason and "r/unscored_frac" in caplog.text
 
 
+WEIGHTED = cells("""
+    0.5 | [2, -4] | 0.0 ¦ 0.5 | [0, 1] | 0.5 ¦ 0.5 | null | 1.5 ¦ null | [2, 1] | null ¦ null | [2, 0] | 2
+    """)  # the second score beside a first of 1, the weights, the reward
+
+
 def test_weights_belong_to_rewards_by_their_order_and_are_1_unless_given():
     """None in one part makes the sum None, unless its weight is 0. Scores are not weighted."""
-    half, none = [(0.5, [2, -4], 0.0), (0.5, [0, 1], 0.5), (0.5, None, 1.5)], [(None, [2, 1], None), (None, [2, 0], 2)]
-    for score, weights, value in half + none:
+    for case in WEIGHTED:
+        score, weights, value = map(json.loads, case.split(" | "))
         rewards = [Reward("a", lambda text, row: Score(1.0)), Reward("b", lambda text, row, score=score: Score(score))]
         group = _group("a")
         grade_groups(rewards, group, weights=weights)
