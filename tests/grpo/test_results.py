@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from making import load, refused, write_rows
+from making import from_transformers, load, refused, write_rows
 
 from grpo import export, generate, train
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder
 from grpo.engine.model.adapter import save_adapter, trained_adapter
-from grpo.policy import find_parts
+from grpo.policy import find_folders
 from grpo.run.saved import find_saved, load_saved, read_config
 
 CPU = torch.device("cpu")
@@ -46,7 +46,7 @@ def home(chat_checkpoint, tmp_path_factory, request):
 WANTED = "[system!] Be brief.<|im_end|>[user!] x<|im_end|>[assistant] "
 
 
-def rendered(tokenizer) -> str:
+def rendered(tokenizer):
     return ChatEncoder(tokenizer).prompt(
         [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "x"}]
     )[0]
@@ -63,7 +63,7 @@ def test_a_run_and_its_parts_keep_their_template_from_any_folder(home, part, tmp
 
 
 def test_every_export_keeps_the_template_and_names_its_base_for_any_folder(home, tmp_path, monkeypatch):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     monkeypatch.chdir(tmp_path)
     is_adapter = (home / "runs/mine/final/adapter_config.json").exists()
@@ -76,7 +76,7 @@ def test_every_export_keeps_the_template_and_names_its_base_for_any_folder(home,
     assert rendered(AutoTokenizer.from_pretrained("adapter")) == WANTED
     ids = torch.arange(5, 25)[None]
     theirs = peft.AutoPeftModelForCausalLM.from_pretrained("adapter")(ids).logits
-    assert (AutoModelForCausalLM.from_pretrained("merged")(ids).logits - theirs).abs().max() < 2e-5
+    assert (from_transformers("merged")(ids).logits - theirs).abs().max() < 2e-5
 
 
 def test_generate_asks_as_the_run_did(home, tmp_path, monkeypatch, capsys):
@@ -102,11 +102,11 @@ def test_an_adapter_finds_its_base_beside_it_or_above_it(chat_checkpoint, tmp_pa
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     for folder in ("a/runs/final", "a/models/base/lora"):
-        parts = find_parts(TrainConfig(model_name_or_path=str(tmp_path / folder)))
+        parts = find_folders(TrainConfig(model_name_or_path=str(tmp_path / folder)))
         assert parts.model == parts.tokenizer == tmp_path / "a/models/base" and parts.base == (str(parts.model), "main")
     lost = TrainConfig(model_name_or_path=str(tmp_path / "b/lora"))
     words = ("the base model of the adapter", "models/none", "adapter_name_or_path", "or correct base_model_name")
-    refused(lambda: find_parts(lost), *words)
+    refused(lambda: find_folders(lost), *words)
     monkeypatch.chdir(tmp_path / "a")
     export.main(["runs/final", "out"])
     config = json.loads((tmp_path / "a/out/adapter_config.json").read_text())
@@ -175,16 +175,3 @@ def test_a_character_of_several_tokens_is_printed_once_it_is_whole(chat_checkpoi
     chat.sampler = SimpleNamespace(stream=lambda *arguments: iter(ids), reset=lambda prompts, *rest: prompts)
     assert chat.answer([{"role": "user", "content": "x"}]) == "So 🙂👩 is." and len(ids) > 8
     assert capsys.readouterr().out == "So 🙂👩 is.\n"
-
-
-def test_a_damaged_checkpoint_is_exported_in_no_form(home, tmp_path):
-    shutil.copytree(home / "runs/mine/checkpoint-1", tmp_path / "run/checkpoint-1")
-    checkpoint = tmp_path / "run/checkpoint-1"
-    names = ("adapter_model.safetensors", "state.safetensors")
-    path = next(checkpoint / name for name in names if (checkpoint / name).exists())
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    for words in ([], ["--merge"]):
-        refused(lambda words=words: export.main([str(checkpoint), str(tmp_path / "out"), *words]), exit_code=6)
-        assert not (tmp_path / "out").exists()
