@@ -7,7 +7,6 @@ import re
 from fractions import Fraction
 from itertools import count
 from math import isfinite
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,7 @@ _NUMBER = re.compile(r"[0-9][0-9.,]*")
 _STOPS = tuple(".!?…。！？")
 
 
-def _fractions(answer: Any) -> list[str]:
+def _fractions(answer: object) -> list[str]:
     """Return for each float among the truths the fraction that it is a rounded form of: a column cannot hold 1/3."""
     found = answer if isinstance(answer, list) else [answer]
     broken = [item for item in found if isinstance(item, float) and isfinite(item) and item % 1]

@@ -22,6 +22,7 @@ from typing import Any
 from grpo.algorithm.schema import Group, Score, TrainerState
 from grpo.base.errors import CONFIG, INTERNAL, UserError
 from grpo.base.event_loop import EventLoop, wait_for
+from grpo.base.storage import Json
 from grpo.base.text import encodable
 from rewards.deadline import TimeOver, alone, in_time
 from rewards.own_names import describe_failure, find_object, made, result_of, short_name, shown, without_secrets
@@ -29,6 +30,7 @@ from rewards.own_words import MAX_NUMBER
 from rewards.registry import Functions, Options, Reward, UserFunction
 
 Said = str | list[dict[str, str]]  # a text, or messages
+Detail = str | float | None  # as JSON holds it
 PASSED = tuple("prompts completions completion_ids trainer_state log_extra log_metric".split())  # with the columns
 ENVIRONMENTS = "environments"  # the column of a run that has some
 NOT_PASSED = ("prompt", "completion")  # columns that TRL holds back, as they have a plural above
@@ -105,13 +107,13 @@ class OwnCall:
     timeout_s: float | None
     group: Group
     state: TrainerState
-    future: "Future[Any]" = field(default_factory=Future)
+    future: "Future[object]" = field(default_factory=Future)
     began: float = 0.0
     seconds: float = 0.0
-    extra: dict[str, list[Any]] = field(default_factory=dict)
+    extra: dict[str, list[Detail]] = field(default_factory=dict)
     metrics: dict[str, list[float]] = field(default_factory=dict)
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Json:
         """Return what TRL passes to a function for the completions of a prompt: copies, which it may change.
 
         prompts, completions: texts; lists of messages if the data holds conversations. Every column holds one value
@@ -135,13 +137,13 @@ class OwnCall:
             columns[ENVIRONMENTS] = environments
         return {**columns, **dict(zip(PASSED, passed, strict=True))}
 
-    def log_extra(self, column: str, values: Iterable[Any]) -> None:
+    def log_extra(self, column: str, values: Iterable[object]) -> None:
         """Write a value per completion into completions/, among the details of the reward."""
-        values = _listed(values)
+        told = _listed(values)
         size = len(self.group.completions)
-        if not isinstance(values, list) or len(values) != size:
+        if not isinstance(told, list) or len(told) != size:
             raise ValueError(f"log_extra({column!r}, ...) needs a list of {size} values, one per completion")
-        self.extra[without_secrets(column)] = [_as_detail(value) for value in values]
+        self.extra[without_secrets(column)] = list(map(_as_detail, told))
 
     def log_metric(self, name: str, value: float) -> None:
         """Add a number to the metric log/NAME, which is the mean of a step's numbers. An infinite one counts as NaN."""
@@ -176,7 +178,7 @@ def as_number(name: str, value: Any) -> float:
         raise UserError(what, "a reward is a number or None", FIX, INTERNAL) from None
 
 
-def _listed(values: Any) -> Any:
+def _listed(values: object) -> object:
     """Make a list of an array, a tensor or any other ordered collection; leave everything else alone."""
     if hasattr(values, "tolist"):
         return values.tolist()
@@ -184,7 +186,7 @@ def _listed(values: Any) -> Any:
     return list(values) if is_ordered else values
 
 
-def _as_detail(value: Any) -> Any:
+def _as_detail(value: object) -> Detail:
     """Return a value as JSON can hold it."""
     value = value.item() if hasattr(value, "item") else value
     if value is None or isinstance(value, int):
@@ -222,7 +224,7 @@ class OwnCalls:
         """Call a function on this thread. If what it returns can be awaited, that goes on, on the event loop."""
         call.began = time.monotonic()
 
-        def work() -> Any:
+        def work() -> object:
             values = call.function(**call.arguments())
             return values if inspect.isawaitable(values) else _listed(values)
 
@@ -276,7 +278,7 @@ class OwnCalls:
             _log.warning(f"warning: {what}, and nothing can end it: the run waits for it")
 
 
-async def _await(call: OwnCall, work: Awaitable[Any]) -> Any:
+async def _await(call: OwnCall, work: Awaitable[object]) -> object:
     """Wait for what a call has returned, on its event loop."""
     try:
         return _listed(await work)

@@ -13,7 +13,7 @@ from os import sep
 from pathlib import Path
 from sysconfig import get_path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from grpo.base.errors import CONFIG, UserError, redact
 from grpo.base.text import encodable
@@ -28,6 +28,7 @@ NOT_THEIRS = (
 )
 THEIRS = (str(Path(__file__).with_name("examples")), get_path("purelib"), get_path("platlib"))
 MAX_SHOWN = 80  # characters of a user's value in a message
+T = TypeVar("T")
 _files: dict[Path, ModuleType] = {}  # modules that a path names
 
 
@@ -60,7 +61,7 @@ def made(what: str, name: str, found: Any) -> Any:
     return result_of(found, f"cannot make the {what} {name}", "give its parameters defaults, or name an object of it")
 
 
-def result_of(work: Callable[[], Any], problem: str, fix: str) -> Any:
+def result_of(work: Callable[[], T], problem: str, fix: str) -> T:
     """Return what a user's code returns. Whatever it raises is a UserError (exit 2) with its place."""
     try:
         return work()
@@ -77,7 +78,7 @@ def short_name(name: str) -> str:
     return without_secrets(short)
 
 
-def without_secrets(text: Any) -> str:
+def without_secrets(text: object) -> str:
     """Return the name of a metric or column as files can hold it."""
     return encodable(redact(str(text)))
 
@@ -109,7 +110,7 @@ def _load_file(path: Path) -> ModuleType:
 # --- functions to names -------------------------------------------------------------------------------------------
 
 
-def name_function(function: Any, taken: Mapping[str, Any]) -> str:
+def name_function(function: object, taken: Mapping[str, object]) -> str:
     """Return the name of a function in a configuration. taken: names that other functions have.
 
     It is `module:function` where every program finds this very object. Elsewhere it is OBJECT and the function's own
@@ -123,7 +124,7 @@ def name_function(function: Any, taken: Mapping[str, Any]) -> str:
     return next(name for name in names if taken.get(name, function) is function)
 
 
-def _name_in_module(function: Any) -> str:
+def _name_in_module(function: object) -> str:
     """Return the name under which a module that any program can import holds this very object; "" if none does."""
     module = getattr(function, "__module__", None)
     name = getattr(function, "__qualname__", None)
@@ -141,12 +142,12 @@ def _name_in_module(function: Any) -> str:
 # --- messages -----------------------------------------------------------------------------------------------------
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return the beginning of a user's value as text."""
     return _text_of(value)[:MAX_SHOWN]
 
 
-def _text_of(value: Any) -> str:
+def _text_of(value: object) -> str:
     """Return a user's value as text, whatever its own `__str__` does."""
     try:
         return str(value)

@@ -28,7 +28,7 @@ from typing import Any, cast
 from grpo.algorithm.schema import Call, Completion, Group, Prompt
 from grpo.base.errors import PREFLIGHT, UserError, explained, run_main
 from grpo.base.progress import check_output, command_parser, say_next
-from grpo.base.storage import write_atomically
+from grpo.base.storage import Json, write_atomically
 from grpo.base.text import encodable
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
@@ -68,7 +68,7 @@ class Tokens(Sequence):
         return len(self.ids)
 
 
-def score_rows(rows: list[dict[str, Any]], scorer: Scorer, encode: Encode, path: Path) -> list[dict[str, Any]]:
+def score_rows(rows: list[Json], scorer: Scorer, encode: Encode, path: Path) -> list[Json]:
     """Return the rows with what they predict and should predict, their rewards, and the reasons for these.
 
     Each row is a group of its own. path: of the file that holds them.
@@ -100,7 +100,7 @@ def score_rows(rows: list[dict[str, Any]], scorer: Scorer, encode: Encode, path:
     return scored
 
 
-def _group(number: int, row: dict[str, Any], encode: Encode) -> Group:
+def _group(number: int, row: Json, encode: Encode) -> Group:
     if not isinstance(row.get("completion"), str):
         what = f"row {number} has no completion"
         why = f"its columns are {', '.join(row)}"
@@ -123,7 +123,7 @@ def _group(number: int, row: dict[str, Any], encode: Encode) -> Group:
     return Group(prompt, [Completion(encode(text), [], [], "stop", text, _calls(number, row))])
 
 
-def _calls(number: int, row: dict[str, Any]) -> list[Call]:
+def _calls(number: int, row: Json) -> list[Call]:
     """Return the calls of tools that a record of completions/ names."""
     with explained((KeyError, TypeError, ValueError), f"row {number}: its {CALLS} are no calls", "remove the column"):
         return [

@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from grpo.algorithm.schema import Completion, Group, Score, TrainerState, own_words
 from grpo.base.errors import PREFLIGHT, UserError, check_all
 from grpo.base.event_loop import EventLoop, wait_for
+from grpo.base.storage import Json
 from grpo.engine.device.peers import Peers
 from rewards.own_words import CALLS, ENVIRONMENT, MAX_NUMBER
-from rewards.registry import Columns, Counts, Grade, Reward, Say
+from rewards.registry import Columns, Counts, Grade, Reward, Rows, Say
 
 if TYPE_CHECKING:
     from rewards.own import OwnCall, OwnCalls
@@ -112,7 +113,7 @@ class Scorer:
                 completion.reward = combine(completion.scores, group.weights)
             del self.under_way[group]
 
-    def _facts(self, scores: Mapping[str, Score]) -> list[dict[str, Any]]:
+    def _facts(self, scores: Mapping[str, Score]) -> list[Json]:
         """Return the facts that the first reward has found which checks every answer; [] if none does."""
         checking = [reward.name for reward in self.rewards if reward.checks_every_answer]
         return scores[checking[0]].facts if checking else []
@@ -124,7 +125,7 @@ class Scorer:
                 self.submit(group, index)
         self.collect(*groups)
 
-    def prepare(self, rows: Sequence[dict[str, Any]], say: Say) -> None:
+    def prepare(self, rows: Rows, say: Say) -> None:
         """Check before the first step whatever could fail later."""
         if self.peers.rank == 0:
             checks = [partial(resource.prepare, rows, say) for resource in self.resources]
@@ -160,7 +161,7 @@ class Scorer:
     def _work_on(self, group: Group) -> Work:
         return self.under_way.setdefault(group, Work([None] * len(group.completions)))
 
-    def _start(self, grade: Grade, text: str, row: dict[str, Any]) -> "Future[Score]":
+    def _start(self, grade: Grade, text: str, row: Json) -> "Future[Score]":
         if inspect.iscoroutinefunction(grade):
             return self.loop.run(grade(text, row))
         return self.pool.submit(cast(Callable[[str, Columns], Score], grade), text, row)

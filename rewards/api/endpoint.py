@@ -7,14 +7,13 @@ import ipaddress
 import logging
 import os
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 from urllib.parse import urlsplit
 
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError, check_all, explained, keep_secret
 from grpo.config.values import check_variable
+from rewards.registry import Options
 
 OPENAI_URL = "https://api.openai.com/v1"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -74,7 +73,7 @@ def read_key(name: str, variable: str) -> str:
     return key
 
 
-def read_endpoint(name: str, options: Mapping[str, Any]) -> Endpoint:
+def read_endpoint(name: str, options: Options) -> Endpoint:
     """Read where the service `name` is from the configuration."""
     url = options[f"{name}_base_url"] or OPENAI_URL
     return Endpoint(

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
 
 from grpo.algorithm.schema import Score
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError
+from grpo.base.storage import Json
 from grpo.base.text import encodable
 from knowledge.facts.claims import Claim, Keep, admissible, every_fact
 from knowledge.facts.matcher import SentenceMatcher, by_rules
@@ -44,12 +44,11 @@ KNOWN_TEXT = (  # text, question, subject
     "What is the capital of France?",
     "Paris",
 )
-T = TypeVar("T")
-CheckedFact = dict[str, Any]  # as a score holds it: see grpo.algorithm.schema.Score
+CheckedFact = Json  # as a score holds it: see grpo.algorithm.schema.Score
 Formula = Callable[[int, int, int], float]  # of the facts that count: how many are supported, refuted, and all
 
 
-def joined_titles(value: Any) -> str:
+def joined_titles(value: object) -> str:
     """Join the titles that a row's title column names by semicolons; "" if it names none.
 
     A string is joined already, a list holds several, and the novel 1984 may be a number.
@@ -70,7 +69,7 @@ class FactChecker(Resource):
     up), and refusing is the worst in it. "search": evidence comes from the documents that full-text search guesses, and
     the reason says so; None if search guesses none.
 
-    A locked base makes a completion unscored, too. Any other failure of the base (UserError) ends the run.
+    A locked base makes a completion unscored, too. Every other failure of the base (UserError) ends the run.
     """
 
     def __init__(self, options: Options, formula: Formula, is_original: bool = False):
@@ -91,8 +90,9 @@ class FactChecker(Resource):
         """Score the facts of the think block, or of the complete text if there is no such block."""
         text, start = thoughts(encodable(completion))
         title = joined_titles(columns.get("title"))
+        run = asyncio.get_running_loop().run_in_executor
         try:
-            found = await self._on_pool(self.base.lookup, title, self.may_guess)
+            found = await run(self._pool, self.base.lookup, title, self.may_guess)
             self._count({f"kb/lookups_{found.how}": 1})
             if found.how == "missing":
                 return self._without_document(title)
@@ -101,7 +101,7 @@ class FactChecker(Resource):
             claims = await self.decomposer.decompose(text, str(columns.get("question") or ""), subject)
             if claims.facts is None:
                 return self._unscored(claims.reason, {BASE: True, DECOMPOSER: False})
-            return await self._on_pool(self._weigh, claims.facts, found, start)
+            return await run(self._pool, self._weigh, claims.facts, found, start)
         except KnowledgeBusy as error:
             return self._unscored(f"{error.what}: {error.why}", {BASE: False})
 
@@ -217,9 +217,6 @@ class FactChecker(Resource):
     def _count(self, counts: Mapping[str, int]) -> None:
         with self._lock:
             self.counters.update(counts)
-
-    async def _on_pool(self, function: Callable[..., T], *arguments: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
 
 def _as_passages(said: Sequence[str], fact: str) -> list[Passage]:
