@@ -1,4 +1,7 @@
-"""Set up engines for a CPU that come as wheels, as peers of our sampler: in float32, with torch's number of threads."""
+"""Set up engines for a CPU that come as wheels, as peers of our sampler: in float32, with torch's number of threads.
+
+Each is imported where it is set up: few machines have them.
+"""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.record import Record, parse
+from bench.record import Results, parse
 from grpo.base.storage import write_lines
 from knowledge.build import build
 from knowledge.store import tokens
@@ -39,7 +39,7 @@ SIZES = {
 }
 TARGETS = {7500: 8.0, 60000: 15.0}  # documents: times faster than the peer
 Document = tuple[str, str]  # title, text
-Search = Callable[[str], set[str]]  # for titles
+SearchTitles = Callable[[str], set[str]]  # for titles
 
 
 def vocabulary() -> np.ndarray:
@@ -74,7 +74,7 @@ def build_here(rows: Sequence[Document], folder: Path) -> KnowledgeBase:
     return KnowledgeBase(out)
 
 
-def peer_search(rows: Sequence[Document], split: Callable[[str], list[str]]) -> Search:
+def peer_search(rows: Sequence[Document], split: Callable[[str], list[str]]) -> SearchTitles:
     """Return the peer's search for titles. split: makes words of a text."""
     from rank_bm25 import BM25Okapi
 
@@ -88,13 +88,13 @@ def peer_search(rows: Sequence[Document], split: Callable[[str], list[str]]) -> 
     return search
 
 
-def search_all(search: Search, queries: Iterable[str]) -> None:
+def search_all(search: SearchTitles, queries: Iterable[str]) -> None:
     """Search for every query."""
     for words in queries:
         search(words)
 
 
-def measure(number: int, folder: Path, record: Record) -> None:
+def measure(number: int, folder: Path, results: Results) -> None:
     """Record the time of a search among so many documents, and how often each side finds the right one."""
     rows = documents(number)
     rng = np.random.default_rng(1)
@@ -111,26 +111,26 @@ def measure(number: int, folder: Path, record: Record) -> None:
             return {passage.title for passage in base.search(words, K)}
 
         for kind, split in splits.items():
-            searches: dict[str, Search] = {"ours": ours}
-            if record.options.peer != "none":
+            searches: dict[str, SearchTitles] = {"ours": ours}
+            if results.options.peer != "none":
                 searches["rank_bm25"] = peer_search(rows, split)
             name = f"search, {number} documents, {kind}"
             for side, search in searches.items():
                 recall = statistics.mean(title in search(text) for text, title in queries.items())
-                record.check({f"{name}: {side} recall@5": recall})
+                results.check({f"{name}: {side} recall@5": recall})
             sides = {side: partial(search_all, search, queries) for side, search in searches.items()}
             target = {"target": TARGETS[number]} if number in TARGETS else {}
-            record.compare(name, sides, tokens=None, calls=NUM_QUERIES, **target)
+            results.compare(name, sides, tokens=None, times=NUM_QUERIES, **target)
 
 
 def main(argv: list[str] | None = None) -> dict:
     peers = {"none": (), "rank_bm25": ("rank_bm25",)}
     options = parse("knowledge", __doc__, argv, SIZES, peers, dtypes=())
-    record = Record("knowledge", options, sqlite=sqlite3.sqlite_version)
+    results = Results("knowledge", options, sqlite=sqlite3.sqlite_version)
     for number in options.peer_documents:
         with tempfile.TemporaryDirectory() as folder:
-            measure(number, Path(folder), record)
-    return record.finish()
+            measure(number, Path(folder), results)
+    return results.finish()
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def add_size(parser: argparse.ArgumentParser, name: str, value: Any, choices: Se
 # --- Results -------------------------------------------------------------------------------------------------------
 
 
-class Record:
+class Results:
     """What one run of a benchmark has measured.
 
     With --save, each case, check and profile is appended to a file at once, as a row of its own, so that a benchmark
@@ -131,16 +131,16 @@ class Record:
         sides: timing.Sides,
         tokens: float | None,
         floor: float | None = None,
-        calls: int = 1,
+        times: int = 1,
         **more: object,
     ) -> dict:
         """Time the sides, make a case of it, and keep that.
 
-        tokens: what one call handles; None if it has no tokens. floor: the least time that one call of ours could take.
-        calls: how often a side repeats its work in one run. The case has the seconds of one call.
+        tokens: of one time; None if there are none. floor: the least time that ours could take.
+        times: how often a side does its work in one run. The case has the seconds of one time.
         """
         timed = timing.interleave(sides, self.options.repeats, self.options.device)
-        seconds = {side: [spent / calls for spent in found] for side, found in timed.items()}
+        seconds = {side: [spent / times for spent in found] for side, found in timed.items()}
         case = timing.make_case(name, seconds, tokens, floor, **more)
         self.add(case)
         return case
@@ -229,7 +229,7 @@ def machine(device: str) -> dict:
         "versions": {package: version(package) for package in PACKAGES if find_spec(package)},
     }
     if "torch" in sys.modules:
-        import torch
+        import torch  # it is there
 
         found["threads"] = torch.get_num_threads()
         if device == "cuda":

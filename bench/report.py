@@ -74,13 +74,14 @@ def cells(row: Mapping, case: Mapping) -> list[str]:
         low, high = case["ratio_range"]
         peer = f"{side}: {duration(case['seconds'][side]['median'])}"
         faster = f"**{case['ratio']:.1f}** ({low:.1f} to {high:.1f})"
-    target = f"{case['target']:g}" if "target" in case else ""
+    target = case.get("target", 0)
+    aim = f"{target:g} ×" if target > 1 else f"{100 * target:.0f} %"  # of the peer's speed, or of the ceiling
     share = f"{100 * case['ceiling_share']:.0f} %" if "ceiling_share" in case else ""
     options = row["options"]
     names = row["bench"], options.get("device", "cpu"), options.get("dtype")
     name = ", ".join(filter(None, names))
     ours = [duration(our_seconds(case)), rates.get("ours", "")]
-    return [name, case["name"], *ours, peer, rates.get(side, ""), faster, target, share]
+    return [name, case["name"], *ours, peer, rates.get(side, ""), faster, aim if target else "", share]
 
 
 def footing(rows: Iterable[Mapping]) -> str:

@@ -21,8 +21,8 @@ from types import SimpleNamespace
 import torch
 
 from bench import ceilings, models, peers, steps
-from bench.record import Record, parse
-from bench.whole_steps import Shape
+from bench.record import Results, parse
+from bench.whole_steps import StepShape
 from bench.workload import KINDS, Work, padded, random_rows
 from grpo.algorithm.loss import policy_loss
 from grpo.algorithm.loss_weights import set_loss_weights
@@ -117,10 +117,10 @@ def peft_model(path: Path, model: Decoder):
     return PeftModel.from_pretrained(base, adapter, is_trainable=True, autocast_adapter_dtype=False)
 
 
-def measure(path: Path, work: Work, name: str, record: Record) -> None:
+def measure(path: Path, work: Work, name: str, results: Results) -> None:
     """Record the timed case, and the agreement of the log-probs."""
-    options = record.options
-    keys = Shape("", len(work.prompts), work.group, max(work.lengths), TARGET, beta=0.0).keys(options)
+    options = results.options
+    keys = StepShape("", len(work.prompts), work.group, max(work.lengths), TARGET, beta=0.0).keys(options)
     with steps.trainer(path, **keys) as trainer:
         learner = trainer.learner
         model = models.fill_adapters(trainer.model)
@@ -131,26 +131,26 @@ def measure(path: Path, work: Work, name: str, record: Record) -> None:
         if options.peer == "peft":
             sides["peft"] = Padded(peft_model(path, model), groups, learner.settings).run
         for side, run in sides.items():
-            record.check({f"{name}, {side}: mean log-prob": run()})
+            results.check({f"{name}, {side}: mean log-prob": run()})
         packed = sum(batch.layout.num_tokens for batch in batches)
         tokens = sum(work.lengths)
         flops = 2 * ceilings.forward_flops(model.config, packed, tokens)  # forward, and back to the inputs
-        floor = ceilings.floor_seconds(flops, model.build.dtype, record.peak)
-        record.compare(name, sides, tokens, floor, target=TARGET, packed_tokens=packed)
+        floor = ceilings.floor_seconds(flops, model.build.dtype, results.peak)
+        results.compare(name, sides, tokens, floor, target=TARGET, packed_tokens=packed)
 
 
 def main(argv: list[str] | None = None) -> dict:
     needs = {"peft": ("peft", "transformers"), "none": ()}
     options = parse("train_step", __doc__, argv, SIZES, needs, choices={"models": models.SHAPES})
-    record = Record("train_step", options, ceilings.peaks)
+    results = Results("train_step", options, ceilings.peaks)
     batch = options.prompts * options.group
     for name in options.models:
         vocab = models.SHAPES[name]["vocab_size"]
         with models.temporary_model(name, options) as path:
             for kind, make in KINDS.items():
                 work = make(batch, options.tokens, vocab, options.group)
-                measure(path, work, f"{name}, {kind} lengths", record)
-    return record.finish()
+                measure(path, work, f"{name}, {kind} lengths", results)
+    return results.finish()
 
 
 if __name__ == "__main__":

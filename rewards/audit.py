@@ -36,7 +36,6 @@ from grpo.base.errors import INTERNAL, PREFLIGHT, UserError, escape, run_main
 from grpo.base.progress import command_parser, say_next
 from grpo.config.load import load_config, split_arguments
 from grpo.config.options import TrainConfig
-from grpo.data.messages import with_system
 from grpo.data.questions import QuestionData, Questions
 from grpo.data.rows import Row
 from grpo.data.worlds.world import invent, is_made, locate, write_world
@@ -250,8 +249,7 @@ class Trial:
 
     def _prompt(self, row: Row) -> Prompt:
         """Return a row's prompt as rewards see it: it is not rendered, since that needs the model's tokenizer."""
-        asked = self.config.prompt_template.replace("{question}", row.question)
-        messages = with_system([*(row.before or ()), {"role": "user", "content": asked}], self.config.system_prompt)
+        messages = row.messages(self.config.prompt_template, self.config.system_prompt)
         text = "\n".join(message["content"] for message in messages)
         return Prompt(row.index, text, (), row.columns, tuple(messages) if row.before is not None else ())
 

@@ -13,7 +13,7 @@ import numpy as np
 from grpo.algorithm.schema import Outcome, Score
 from rewards import exact
 from rewards.format import after_thoughts
-from rewards.mathematics.boxes import equivalent, gold_answer, verdict
+from rewards.mathematics.boxes import equivalent, gold_answer, grade_box
 from rewards.registry import Columns, Options, Reward
 
 OUTCOMES: dict[str, Outcome | None] = {"correct": "correct", "wrong": "wrong", "no_answer": "wrong", "unscorable": None}
@@ -66,10 +66,10 @@ def build(name: str, options: Options) -> Reward:
         accepted = exact.truths(answer) + _fractions(answer)
         said = after_thoughts(completion, columns)
         question = str(columns.get("question") or "")
-        verdicts = [verdict(said, truth, question) for truth in accepted or [""]]
-        right = [found for found in verdicts if found[0] == "correct"]
-        readable = [found for found in verdicts if found[0] != "unscorable"]  # of truths that hold something
-        kind, reason = (right or readable or verdicts)[0]
+        grades = [grade_box(said, truth, question) for truth in accepted or [""]]
+        right = [found for found in grades if found[0] == "correct"]
+        readable = [found for found in grades if found[0] != "unscorable"]  # of truths that hold something
+        kind, reason = (right or readable or grades)[0]
         reason += ", after its thoughts" * (kind == "no_answer" and said != completion)
         return Score(values[kind], reason, OUTCOMES[kind])
 

@@ -9,10 +9,10 @@ from rewards.own import as_number, failure_of
 from rewards.own_names import find_object
 from rewards.own_words import ENVIRONMENT
 from rewards.prompts import tag_of
-from rewards.registry import Columns, Functions, Options, Reward
+from rewards.registry import Columns, Options, Reward, UserFunctions
 
 
-def build(name: str, options: Options, objects: Functions) -> Reward:
+def build(name: str, options: Options, objects: UserFunctions) -> Reward:
     """Build the reward of the environment of this name. It is named like the class."""
     factory = objects.get(name) or find_object(name, "environment")
     if isinstance(factory, type) and not hasattr(factory, "get_reward"):

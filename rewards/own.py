@@ -27,7 +27,7 @@ from grpo.base.text import encodable
 from rewards.deadline import TimeOver, alone, in_time
 from rewards.own_names import describe_failure, find_object, made, result_of, short_name, shown, without_secrets
 from rewards.own_words import MAX_NUMBER
-from rewards.registry import Functions, Options, Reward, UserFunction
+from rewards.registry import Options, Reward, UserFunction, UserFunctions
 
 Said = str | list[dict[str, str]]  # a text, or messages
 Detail = str | float | None  # as JSON holds it
@@ -40,7 +40,7 @@ VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _log = logging.getLogger("rewards")
 
 
-def build(name: str, options: Options, objects: Functions) -> Reward:
+def build(name: str, options: Options, objects: UserFunctions) -> Reward:
     """Build the reward of a user's function: one of `objects`, which a program passes, or what the name says."""
     function = as_function(name, objects[name] if name in objects else find_object(name))
     needs = needed_columns(function)

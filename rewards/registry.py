@@ -147,10 +147,10 @@ def expand(names: Sequence[str]) -> list[str]:
     return expanded
 
 
-Functions = Mapping[str, UserFunction]  # by the names of their rewards
+UserFunctions = Mapping[str, UserFunction]  # by the names of their rewards
 
 
-def build_rewards(names: Sequence[str], options: Options, objects: Functions = MappingProxyType({})) -> list[Reward]:
+def build_rewards(names: Sequence[str], options: Options, objects: UserFunctions = MappingProxyType({})) -> list[Reward]:
     """Build the rewards of these names, in order, each from its own keys of the configuration, `options`.
 
     objects: the functions that a program passes. Others are found by their names.
@@ -163,7 +163,7 @@ def build_rewards(names: Sequence[str], options: Options, objects: Functions = M
     return rewards
 
 
-def _build(name: str, options: Options, objects: Functions) -> Reward:
+def _build(name: str, options: Options, objects: UserFunctions) -> Reward:
     if name in BUILT_IN:
         known = BUILT_IN[name]
         module_name, _, function_name = known.where.partition(":")

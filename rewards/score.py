@@ -50,7 +50,7 @@ from rewards.scorer import Scorer
 Encode = Callable[[str], list[int]]  # a completion's text to its token ids
 
 
-class Tokens(Sequence):
+class LazyIds(Sequence):
     """The token ids of a completion. load: gives the encoder; it is called if a reward looks at them."""
 
     def __init__(self, text: str, load: Callable[[], Encode]):
@@ -148,14 +148,14 @@ def encoder(config: TrainConfig) -> Encode:
                 "add model_name_or_path=MODEL",
             )
         from grpo.data.prompts import load_tokenizer
-        from grpo.policy import find_parts
+        from grpo.policy import find_parts  # with the engine, which most rewards do without
         from grpo.run.saved import find_saved
 
         model = replace(config, model_name_or_path=find_saved(config.model_name_or_path).name)
         tokenizer = load_tokenizer(find_parts(model).tokenizer)
         return lambda text: tokenizer.encode(text, add_special_tokens=False)
 
-    return lambda text: cast(list[int], Tokens(text, load))
+    return lambda text: cast(list[int], LazyIds(text, load))
 
 
 def means_table(rewards: list[dict[str, float | None]]) -> str:

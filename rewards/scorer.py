@@ -34,15 +34,15 @@ _log = logging.getLogger("rewards")
 
 
 @dataclass
-class Work:
+class Grading:
     """A group that is being graded.
 
-    grades: of each completion, reward name -> its grade, under way; None: it was not submitted yet. calls: of users'
-    functions, once the group is complete.
+    grades: of each completion, reward name -> its grade, under way; None: it was not submitted yet. own_calls:
+    of users' functions, once the group is complete.
     """
 
     grades: list[dict[str, Future[Score]] | None]
-    calls: "list[OwnCall]" = field(default_factory=list)
+    own_calls: "list[OwnCall]" = field(default_factory=list)
 
     @property
     def is_complete(self) -> bool:
@@ -69,14 +69,14 @@ class Scorer:
             from rewards.own import OwnCalls  # most runs have no functions of a user
 
             self.own = OwnCalls()
-        self.under_way: dict[Group, Work] = {}
+        self.under_way: dict[Group, Grading] = {}
         self.failed: set[str] = set()  # built-in rewards that have failed on a completion
         self.not_numbers: dict[str, float] = {}  # reward -> the first value that is NaN, infinite or far too large
 
     def submit(self, group: Group, index: int, state: TrainerState = START) -> None:
         """Start grading completion `index` of `group`; with its last one, start the coroutines that see a group."""
-        work = self._work_on(group)
-        grades = work.grades[index] = {}
+        grading = self._grading_of(group)
+        grades = grading.grades[index] = {}
         if self.peers.rank:  # the first one grades
             return
         completion = group.completions[index]
@@ -87,8 +87,8 @@ class Scorer:
         for reward in self.rewards:
             if reward.grade is not None and not completion.failure:
                 grades[reward.name] = self._start(reward.grade, text, row)
-        if work.is_complete and self.own:
-            work.calls = self.own.start(self.rewards, group, state)
+        if grading.is_complete and self.own:
+            grading.own_calls = self.own.start(self.rewards, group, state)
 
     def collect(self, *groups: Group) -> None:
         """Wait for the grades of groups; set each completion's scores, its facts, and its reward: their weighted sum.
@@ -158,8 +158,8 @@ class Scorer:
         of_own = self.own.metrics(of_functions) if self.own else {}
         return of_own | together(resource.counts() for resource in self.resources)
 
-    def _work_on(self, group: Group) -> Work:
-        return self.under_way.setdefault(group, Work([None] * len(group.completions)))
+    def _grading_of(self, group: Group) -> Grading:
+        return self.under_way.setdefault(group, Grading([None] * len(group.completions)))
 
     def _start(self, grade: Grade, text: str, row: Json) -> "Future[Score]":
         if inspect.iscoroutinefunction(grade):
@@ -169,17 +169,17 @@ class Scorer:
     def _grade(self, groups: Sequence[Group]) -> list[list[dict[str, Score]]]:
         """Call users' plain functions on all groups, one after the other; then wait for all grades of each group."""
         for group in groups:
-            for call in self.under_way[group].calls:
+            for call in self.under_way[group].own_calls:
                 if self.own and not call.began:
                     self.own.make(call)
         return [self._scores(group) for group in groups]
 
     def _scores(self, group: Group) -> list[dict[str, Score]]:
         """Wait for a group's grades. Return for each completion: reward name -> score."""
-        work = self.under_way[group]
+        grading = self.under_way[group]
         scores = []
-        own = {call.name: self.own.scores(call) for call in work.calls} if self.own else {}
-        for index, (completion, grades) in enumerate(zip(group.completions, work.grades, strict=True)):
+        own = {call.name: self.own.scores(call) for call in grading.own_calls} if self.own else {}
+        for index, (completion, grades) in enumerate(zip(group.completions, grading.grades, strict=True)):
             found = {name: of_group[index] for name, of_group in own.items()}
             found |= {name: self._grade_of(name, future) for name, future in (grades or {}).items()}
             usable = {name: self._usable(name, score) for name, score in found.items()}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from grpo.data.hub import fetch_model
+from grpo.engine.device.distributed import choose_device
 from knowledge.store.base import KnowledgeBase
 from knowledge.verify import verify
 from rewards.api.client import ModelService
@@ -73,8 +74,6 @@ def _verifier(options: Options) -> Checkup:
     """Load the entailment model."""
     if options["verifier"] == "lexical":
         return OFFLINE
-    from grpo.engine.device.distributed import choose_device
-
     started = time.perf_counter()
     build_verifier(options, weigh_contradiction=True)
     where = f"{options['nli_model']} on {choose_device(options['device'])}"

@@ -204,7 +204,7 @@ def _read_arrow(content: bytes, path: Path) -> list[Json]:
     """Read Parquet, or the stream of Arrow batches that save_to_disk writes."""
     kind = "Parquet" if content.startswith(PARQUET) else "Arrow"
     try:
-        import pyarrow
+        import pyarrow  # an extra
         from pyarrow import parquet
     except ImportError:
         fix = "pip install 'grpo[parquet]', or convert it to JSONL"
@@ -222,11 +222,11 @@ def _read_arrow(content: bytes, path: Path) -> list[Json]:
         ):
             kinds = set(re.findall(r"\b(?:halffloat|float|double)\b", str(column.type)))
             number = FLOATS[kinds.pop()] if len(kinds) == 1 else float
-            columns.append([plain(value, number) for value in column.to_pylist()])
+            columns.append([json_value(value, number) for value in column.to_pylist()])
     return [dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
-def plain(value: Any, number: type = float) -> Any:
+def json_value(value: Any, number: type = float) -> Any:
     """Return a value as JSON would hold it. number: the type in which a number's shortest text is looked for.
 
     A float32 that was 0.1 is 0.1 again, and not 0.10000000149011612; 2020-01-02 stays that text. TypeError for an
@@ -236,7 +236,7 @@ def plain(value: Any, number: type = float) -> Any:
         case None | bool():
             return value
         case Enum():
-            return plain(value.value, number)
+            return json_value(value.value, number)
         case str():
             return str.__str__(value)
         case int():
@@ -248,15 +248,15 @@ def plain(value: Any, number: type = float) -> Any:
         case bytes():
             return value.decode()
         case Mapping():
-            return {str(plain(name)): plain(item, number) for name, item in value.items()}
+            return {str(json_value(name)): json_value(item, number) for name, item in value.items()}
         case list() | tuple():
-            return [plain(item, number) for item in value]
+            return [json_value(item, number) for item in value]
         case set() | frozenset():
-            return sorted((plain(item, number) for item in value), key=str)
+            return sorted((json_value(item, number) for item in value), key=str)
         case Decimal():
             return f"{value:f}"
     if hasattr(value, "item") and hasattr(value, "ndim"):  # arrays and tensors
-        return [plain(item, number) for item in value] if value.ndim else plain(value.item(), number)
+        return [json_value(item, number) for item in value] if value.ndim else json_value(value.item(), number)
     if type(value).__str__ is object.__str__:
         raise TypeError(f"{type(value).__name__} has no value in JSON")
     return str(value).removesuffix(" 00:00:00")  # dates, times, durations, UUIDs, paths

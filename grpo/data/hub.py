@@ -99,7 +99,7 @@ def _download(name: str, revision: str, kind: str, patterns: list[str], hint: st
         why = f"there is no such file or folder in {Path.cwd()}, and it is not a hub id (owner/name)"
         fix = NO_ADAPTER if kind == "adapter" else f"check the path{hint}"
         raise UserError(f"{kind} {name} does not exist", why, fix, PREFLIGHT)
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import snapshot_download  # takes a second
 
     fix = (
         "check the id (no file or folder has this name), your network, HF_ENDPOINT (a mirror) and HF_TOKEN (private "

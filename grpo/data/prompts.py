@@ -17,7 +17,7 @@ from grpo.base.storage import read_json
 from grpo.base.text import encodable
 from grpo.base.time_limit import time_limit
 from grpo.data.count import RowCount
-from grpo.data.messages import Message, parts, read_tools, with_system
+from grpo.data.messages import Message, parts, read_tools
 from grpo.data.rows import Row
 
 TEMPLATE_SECONDS = 5.0  # of CPU time, for one prompt
@@ -42,7 +42,7 @@ def load_tokenizer(
     chat_template: a Jinja file that replaces its own. template_options: values for the template's variables. They are
     written into the template, so that the saved tokenizer has them, too.
     """
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer  # takes seconds, and a program without a tokenizer needs none
 
     fix = "set tokenizer_name_or_path to a folder with tokenizer.json, or copy the tokenizer's files there"
     with explained(Exception, f"cannot read the tokenizer in {folder}", fix):  # many kinds, by which file is broken
@@ -344,8 +344,7 @@ def make_prompts(
     prompts = []
     too_long = f"longer than {max_prompt_length} tokens"
     for row in rows:
-        question = {"role": "user", "content": template.replace("{question}", row.question)}
-        messages = with_system([*(row.before or ()), question], system_prompt)
+        messages = row.messages(template, system_prompt)
         tools = read_tools(row.columns.get("tools"))
         if reason := encoder.cannot_write(messages, tools):
             count.left_out[reason] += 1

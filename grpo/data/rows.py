@@ -18,7 +18,7 @@ from grpo.data.files import (
     row_error,
     shown,
 )
-from grpo.data.messages import CONVERSATION_FIELDS, Message, is_text, read_messages
+from grpo.data.messages import CONVERSATION_FIELDS, Message, is_text, read_messages, with_system
 
 if TYPE_CHECKING:
     from rewards.registry import Reward
@@ -42,6 +42,11 @@ class Row:
     question: str
     columns: Json
     before: tuple[Message, ...] | None = None
+
+    def messages(self, template: str, system_prompt: str | None) -> list[Message]:
+        """Return the messages that ask the question. template: of the last one, with {question} in it."""
+        question = {"role": "user", "content": template.replace("{question}", self.question)}
+        return with_system([*(self.before or ()), question], system_prompt)
 
 
 def read_rows(

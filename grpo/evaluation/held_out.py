@@ -101,7 +101,7 @@ class Evaluation:
         """Return the last text that a run prints: a table of both measurements."""
         if not after:
             return "done (set eval_dataset_id_or_path or eval_size to see accuracy before and after)"
-        from grpo.evaluation.table import summary_table
+        from grpo.evaluation.table import summary_table  # as in `measure`
 
         head = f"step {self.first_step}" if self.first_step else "before"
         return summary_table({head: before, "after": after}, "held-out questions")

@@ -85,9 +85,9 @@ class Remembered(Scorer):
         self.known: dict[Group, list[dict[str, Score]]] = {}
 
     def submit(self, group: Group, index: int, state: TrainerState = START) -> None:
-        work = self._work_on(group)
-        work.grades[index] = {}
-        if not work.is_complete:
+        grading = self._grading_of(group)
+        grading.grades[index] = {}
+        if not grading.is_complete:
             return
         answers = find_group(self.answers(state.global_step + 1), group)
         names = {reward.name for reward in self.rewards}

@@ -114,22 +114,22 @@ class Gradient:
         error = float(torch.linalg.vector_norm(self.rest)) / norm if norm else 0.0
         return Look(row, answers, norm / self.scale, error)
 
-    def _completions(self) -> Iterator[tuple["Pass", Completion, torch.Tensor]]:
+    def _completions(self) -> Iterator[tuple["KeptPass", Completion, torch.Tensor]]:
         """Yield each completion, with its micro-batch, and which of the trained tokens there are its own."""
         for one in self._passes():
             for number, completion in enumerate(one.batch.completions):
                 yield one, completion, one.batch.completion_C == number
 
-    def _passes(self) -> Iterator["Pass"]:
+    def _passes(self) -> Iterator["KeptPass"]:
         learner = self.learner
         for batch in learner.make_batches(self.groups, self.max_tokens):
             logp_C, entropy_C = learner.policy_logprobs(batch)  # Eq. 3
             loss, stats = learner.loss(batch, logp_C, entropy_C, self.num_tokens)
             outputs = [logp_C, entropy_C] if entropy_C.requires_grad else [logp_C]
             slopes = torch.autograd.grad(loss * self.scale, outputs, retain_graph=True)
-            yield Pass(batch, outputs, slopes, stats)
+            yield KeptPass(batch, outputs, slopes, stats)
 
-    def _part(self, one: "Pass", own_C: torch.Tensor) -> tuple[float, float, torch.Tensor]:
+    def _part(self, one: "KeptPass", own_C: torch.Tensor) -> tuple[float, float, torch.Tensor]:
         """Return norm and share of the part of some tokens, and the part itself, which the next call replaces."""
         self.grad.zero_()
         own = [torch.where(own_C, slope_C, 0.0) for slope_C in one.slopes]
@@ -138,7 +138,7 @@ class Gradient:
         share = float(part @ self.whole) / self.square if self.square else 0.0
         return float(torch.linalg.vector_norm(part)) / self.scale, share, part
 
-    def _tokens(self, one: "Pass", seen: Seen, own_C: torch.Tensor) -> Iterator[Json]:
+    def _tokens(self, one: "KeptPass", seen: Seen, own_C: torch.Tensor) -> Iterator[Json]:
         """Yield the trained tokens of a completion, and what each did to the step. Log-probs in nats.
 
         place: among the tokens of its completion. ref_logp, kl: None without a reference. clipped: the bound of Eq. 5
@@ -172,7 +172,7 @@ class Gradient:
 
 
 @dataclass(frozen=True)
-class Pass:
+class KeptPass:
     """A micro-batch with the log-probs of its tokens, and their entropies if these are trained; their graph is kept.
 
     slopes: dL/dℓ, dL/dH, scaled.

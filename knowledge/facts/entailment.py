@@ -129,7 +129,7 @@ def label_columns(model: str, id2label: Mapping[int, str]) -> list[int]:
 
 
 def _read(model: str, folder: Path) -> tuple[torch.nn.Module, Any]:
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer  # takes seconds
 
     fix = "use a checkpoint with safetensors and without code of its own"
     with explained(Exception, f"cannot load the entailment model {model}", fix):  # of many kinds: damaged files, ...

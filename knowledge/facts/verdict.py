@@ -9,8 +9,8 @@ from typing import Literal, Protocol
 
 from knowledge.store.passages import Passage
 
-Label = Literal["supported", "refuted", "unknown"]
-LABELS: tuple[Label, ...] = ("supported", "refuted", "unknown")
+Support = Literal["supported", "refuted", "unknown"]
+LABELS: tuple[Support, ...] = ("supported", "refuted", "unknown")
 FactToCheck = tuple[str, Sequence[Passage]]  # a fact, and the passages that may bear on it
 
 
@@ -18,7 +18,7 @@ FactToCheck = tuple[str, Sequence[Passage]]  # a fact, and the passages that may
 class Verdict:
     """What the passages say of a fact. evidence: the passage that decided; None if no passage did."""
 
-    label: Label
+    label: Support
     evidence: Passage | None = None
 
 

@@ -35,7 +35,7 @@ PREFLIGHT_TRIES = 4  # how often an endpoint is asked before the first step
 BACKOFF_S, MAX_BACKOFF_S = 0.5, 8.0  # before retry n, wait a random time up to the first times 2^n ("full jitter")
 CLOSE_S = 2.0  # that `close` waits for the event loop
 COUNTS = ("calls", "retries", "failures", "unscorable", "cache_hits", "prompt_tokens", "completion_tokens")
-Result = TypeVar("Result")
+T = TypeVar("T")
 _REASONS = re.compile(r"(^|/)(o\d|gpt-5)")  # OpenAI's reasoning models: another name for max_tokens, no temperature
 _WANTS_OTHERS = re.compile("max_completion_tokens|temperature")  # so a service refuses a reasoning model's request
 _log = logging.getLogger("rewards")
@@ -131,10 +131,10 @@ class ApiClient:
             raise self._error("gives no answer", reply.reason, fix, PREFLIGHT)
         return reply
 
-    def run_sync(self, asking: Awaitable[Result]) -> Result:
+    def run_sync(self, asking: Awaitable[T]) -> T:
         """Wait for what asks this client, on an event loop and a thread of its own. The session ends with it."""
 
-        async def run() -> Result:
+        async def run() -> T:
             try:
                 return await asking
             finally:
@@ -282,7 +282,7 @@ class Session:
 
         One timeout spans the complete exchange: the SDK's own timeout is per read, so a slow drip would outlive it.
         """
-        import openai
+        import openai  # by now it is there
 
         try:
             async with asyncio.timeout(timeout_s):

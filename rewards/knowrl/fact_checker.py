@@ -17,7 +17,9 @@ from grpo.algorithm.schema import Score
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError
 from grpo.base.storage import Json
 from grpo.base.text import encodable
+from grpo.engine.device.distributed import choose_device
 from knowledge.facts.claims import Claim, Keep, admissible, every_fact
+from knowledge.facts.entailment import EntailmentVerifier
 from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.facts.model_decomposer import by_model
 from knowledge.facts.verdict import LABELS, FactToCheck, Verdict, Verifier
@@ -304,9 +306,6 @@ def build_verifier(options: Options, weigh_contradiction: bool) -> Verifier:
     """Build the configured verifier: `verifier: nli` asks a model, `verifier: lexical` compares sentences."""
     if options["verifier"] == "lexical":
         return SentenceMatcher()
-    from grpo.engine.device.distributed import choose_device
-    from knowledge.facts.entailment import EntailmentVerifier
-
     with without_any_model():
         return EntailmentVerifier(
             options["nli_model"],

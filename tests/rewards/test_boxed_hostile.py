@@ -6,7 +6,7 @@ import pytest
 from cells import cells
 
 from rewards.mathematics import boxes
-from rewards.mathematics.boxes import MAX_ANSWER_CHARS, equivalent, gold_answer, verdict
+from rewards.mathematics.boxes import MAX_ANSWER_CHARS, equivalent, gold_answer, grade_box
 from rewards.mathematics.expression import MAX_DEPTH, read_expression
 from rewards.mathematics.tokens import tokenize
 from rewards.mathematics.value import Points, Unreadable
@@ -59,8 +59,8 @@ SHORT = [  # enough to be parsed
 def test_huge_answers(case):
     answer = written(case)
     start = time.process_time()
-    assert verdict(rf"\boxed{{{answer}}}", "5")[0] in ("wrong", "no_answer")
-    assert verdict(r"\boxed{5}", answer)[0] in ("wrong", "unscorable")
+    assert grade_box(rf"\boxed{{{answer}}}", "5")[0] in ("wrong", "no_answer")
+    assert grade_box(r"\boxed{5}", answer)[0] in ("wrong", "unscorable")
     assert time.process_time() - start < MAX_SECONDS
 
 
@@ -108,7 +108,7 @@ def test_pythons_own_limit_is_a_verdict_too(monkeypatch):
 )
 def test_finding_the_box_and_the_truth_is_linear(text):
     start = time.process_time()
-    verdict(text, "5")
+    grade_box(text, "5")
     gold_answer(text)
     assert time.process_time() - start < MAX_SECONDS
 
@@ -119,7 +119,7 @@ SAYS_NOTHING = [r"42 \text{ or } 43", r"\infty", "NaN", r"42\ldots", r"\text{the
 
 @pytest.mark.parametrize("answer", [*SAYS_EVERYTHING, *SAYS_NOTHING])
 def test_a_boxed_answer_that_says_everything_or_nothing_is_not_right(answer):
-    assert verdict("\\boxed{" + answer + "}", "42")[0] != "correct"
+    assert grade_box("\\boxed{" + answer + "}", "42")[0] != "correct"
 
 
 def test_nothing_is_evaluated(tmp_path):
@@ -131,6 +131,6 @@ def test_nothing_is_evaluated(tmp_path):
         "(5).__class__",
         "exit()",
     ):
-        assert verdict(rf"\boxed{{{text}}}", "5")[0] == "wrong"
-        assert verdict(r"\boxed{5}", text)[0] == "wrong"
+        assert grade_box(rf"\boxed{{{text}}}", "5")[0] == "wrong"
+        assert grade_box(r"\boxed{5}", text)[0] == "wrong"
     assert not target.exists()

@@ -109,7 +109,7 @@ def invent(config: AnyConfig, recall: Recall = own_answers) -> World:
     if name == SHOP:
         return make_shop(config.seed)
     if name in PEOPLE:
-        return people.make_people(config.seed, people.LIBRARY if name == LIBRARY else people.Sizes())
+        return people.make_people(config.seed, people.LIBRARY if name == LIBRARY else people.Population())
     return make_facts(config, recall)
 
 
