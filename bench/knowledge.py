@@ -11,8 +11,7 @@ the document itself is the right answer. The last line of stdout is JSON.
 import sqlite3
 import statistics
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from itertools import islice, product
 from pathlib import Path
 
@@ -88,12 +87,6 @@ def peer_search(rows: Sequence[Document], split: Callable[[str], list[str]]) -> 
     return search
 
 
-def search_all(search: SearchTitles, queries: Iterable[str]) -> None:
-    """Search for every query."""
-    for words in queries:
-        search(words)
-
-
 def measure(number: int, folder: Path, results: Results) -> None:
     """Record the time of a search among so many documents, and how often each side finds the right one."""
     rows = documents(number)
@@ -118,9 +111,8 @@ def measure(number: int, folder: Path, results: Results) -> None:
             for side, search in searches.items():
                 recall = statistics.mean(title in search(text) for text, title in queries.items())
                 results.check({f"{name}: {side} recall@5": recall})
-            sides = {side: partial(search_all, search, queries) for side, search in searches.items()}
-            target = {"target": TARGETS[number]} if number in TARGETS else {}
-            results.compare(name, sides, tokens=None, times=NUM_QUERIES, **target)
+            sides = {side: lambda search=search: list(map(search, queries)) for side, search in searches.items()}
+            results.compare(name, sides, tokens=None, times=NUM_QUERIES, target=TARGETS.get(number))
 
 
 def main(argv: list[str] | None = None) -> dict:

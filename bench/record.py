@@ -174,9 +174,14 @@ class Results:
         """Append a row of what was found to the results, if --save asks for it."""
         found = {"cases": [], "checks": {}, "profiles": {}} | found
         if self.options.save:
-            self.options.save.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.options.save, "a", encoding="utf-8") as file:
-                file.write(json.dumps(self.about | found) + "\n")
+            append(self.options.save, [self.about | found])
+
+
+def append(path: Path, rows: Iterable[Mapping]) -> None:
+    """Add rows of JSON to a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
 def line_about(case: Mapping) -> str:

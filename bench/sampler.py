@@ -39,6 +39,7 @@ from grpo.engine.device.ops import draw_tokens
 from grpo.engine.sampling.sampler import Sampler
 
 DRAWS = 16  # of each row, in one run
+DRAW_TARGETS = {"operation": 20.0}
 TARGETS = {"hf": (3.0, 5.0), "ctranslate2": (1.2, 1.2)}  # peer -> how many times as fast, at equal and varied lengths
 SIZES = {
     "smoke": {
@@ -139,8 +140,8 @@ def speed(path: Path, work: Work, name: str, results: Results) -> None:
 
         sides[options.peer] = run_engine
     floor = ceilings.generation_floor(model, work, results.peak)
-    targets = {} if options.peer not in TARGETS else {"target": TARGETS[options.peer][work.group > 1]}
-    results.compare(name, sides, sum(work.lengths), floor, **targets)
+    target = TARGETS.get(options.peer, (None, None))[work.group > 1]
+    results.compare(name, sides, sum(work.lengths), floor, target=target)
 
 
 def engine_of(peer: str, path: Path, work: Work) -> engines.CTranslate2 | engines.LlamaCpp:
@@ -202,8 +203,7 @@ def drawing(results: Results) -> None:
         sides = {"ours": repeated(draw, CudaCapture() if options.device == "cuda" else None)}
         if options.peer != "none":
             sides["torch.multinomial"] = repeated(theirs[kind])
-        target = {"target": 20.0} if kind == "operation" else {}
-        results.compare(f"draw, {kind}, {rows} x {vocab}", sides, tokens=rows, times=DRAWS, **target)
+        results.compare(f"draw, {kind}, {rows} x {vocab}", sides, tokens=rows, times=DRAWS, target=DRAW_TARGETS.get(kind))
 
 
 def main(argv: list[str] | None = None) -> dict:

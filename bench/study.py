@@ -19,32 +19,20 @@ from statistics import fmean
 
 import numpy as np
 
-from bench.record import RESULTS, machine, markdown_table, plain_parser
+from bench.record import RESULTS, append, machine, markdown_table, plain_parser
 from grpo.base.errors import CONFIG, UserError, run_main
-from grpo.base.storage import read_mapping
-from grpo.data.files import read_records
-from grpo.evaluation.compare import RATES, collect, interval
+from grpo.evaluation.compare import RATES, interval, measure_answers
+from grpo.run.diagnosis.record import Answer, Record, read_record
 
 OWN = RESULTS / "studies" / "rows.jsonl"
 TOGETHER = 10  # steps in each mean of the curve
 Change = Mapping[str, float]  # before, after, change, and the ends of its interval: low, high
 
 
-def answers_of(run: Path) -> tuple[list[dict], list[dict]]:
-    """Read what a run answered to its held-out questions before and after training."""
-    steps = sorted((run / "evaluation").glob("step-*.jsonl"))
-    if len(steps) < 2:
-        what = f"the run {run} has not answered held-out questions before and after training"
-        raise UserError(what, f"{run / 'evaluation'} has {len(steps)} files", "finish it with eval_size set", CONFIG)
-    return read_records(steps[0]), read_records(steps[-1])
-
-
-def changes(before: Sequence[dict], after: Sequence[dict]) -> dict[str, Change]:
-    """Compare two lists of answers to the same questions, by each measure that both have."""
-    first, last = collect(before, "before"), collect(after, "after")
-    titles = {}
-    for row in before:
-        titles[row["row"], str(row["question"])] = row.get("title") or row["question"]
+def changes(pairs: Sequence[tuple[Answer, Answer]]) -> dict[str, Change]:
+    """Compare the first and the last answer to each question, by each measure that both have."""
+    first, last = (measure_answers(map(vars, answers)) for answers in zip(*pairs, strict=True))
+    titles = {(answer.row, answer.question): answer.title or answer.question for answer, _ in pairs}
     found = {}
     for name in first:
         questions = [question for question in first[name] if question in last.get(name, ())]
@@ -65,24 +53,27 @@ def change(old: Sequence[float], new: Sequence[float], titles: Sequence[str]) ->
     return {"before": before, "after": after, "change": after - before, "low": low, "high": high}
 
 
-def curve(run: Path) -> list[float]:
+def curve(record: Record) -> list[float]:
     """Return the mean reward of each ten steps."""
-    rewards = [row["reward"] for row in read_records(run / "metrics.jsonl") if "reward" in row]
+    rewards = [step["reward"] for step in record.steps if "reward" in step]
     starts = range(0, len(rewards), TOGETHER)
     return [fmean(rewards[start : start + TOGETHER]) for start in starts]
 
 
 def study(run: Path) -> dict:
     """Return the row of a run."""
-    config = read_mapping(run / "config.resolved.yaml")
-    before, after = answers_of(run)
+    record = read_record(run)
+    pairs = record.answered_twice()
+    if not pairs:
+        what = f"the run {run} has not answered held-out questions before and after training"
+        raise UserError(what, f"{run / 'evaluation'} does not hold both", "finish it with eval_size set", CONFIG)
     return {
-        "run": run.name,
-        "seed": config.get("seed"),
-        "steps": config.get("max_steps"),
-        "questions": len(after),
-        "measures": changes(before, after),
-        "curve": curve(run),
+        "run": record.name,
+        "seed": record.config.get("seed"),
+        "steps": record.config.get("max_steps"),
+        "questions": len(pairs),
+        "measures": changes(pairs),
+        "curve": curve(record),
     }
 
 
@@ -119,10 +110,8 @@ def table(row: Mapping, ends: str) -> str:
 
 def save(path: Path, rows: Iterable[Mapping]) -> None:
     """Append rows to a file, with the date and the machine."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     about = {"date": time.strftime("%Y-%m-%d"), "machine": machine("cpu")}
-    with open(path, "a", encoding="utf-8") as file:
-        file.writelines(json.dumps(row | about) + "\n" for row in rows)
+    append(path, [row | about for row in rows])
 
 
 def main(argv: list[str] | None = None) -> None:

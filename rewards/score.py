@@ -20,7 +20,7 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -50,12 +50,12 @@ from rewards.scorer import Scorer
 Encode = Callable[[str], list[int]]  # a completion's text to its token ids
 
 
+@dataclass(eq=False)
 class LazyIds(Sequence):
     """The token ids of a completion. load: gives the encoder; it is called if a reward looks at them."""
 
-    def __init__(self, text: str, load: Callable[[], Encode]):
-        self.text = text
-        self.load = load
+    text: str
+    load: Callable[[], Encode]
 
     @cached_property
     def ids(self) -> Sequence[int]:

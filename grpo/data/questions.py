@@ -233,11 +233,8 @@ def load_prompts(
             "lower max_completion_length",
             PREFLIGHT,
         )
-    limit = config.max_prompt_length
-    source = "max_prompt_length"
-    if room < limit:
-        limit = room
-        source = f"the model's {positions} positions without max_completion_length"
+    of_model = room, f"the model's {positions} positions without max_completion_length"
+    limit, source = min(of_model, (config.max_prompt_length, "max_prompt_length"))
     encoder = ChatEncoder(policy.tokenizer)
     system_prompt = config.system_prompt
     if config.tools or config.environment:

@@ -1,18 +1,21 @@
-"""The evaluation of a training run on held-out questions, before, during and after training.
+"""The evaluation of a training run on held-out questions, before, during and after training; and its best policy.
 
 evaluation.json holds both measurements, a hash of the held-out questions, and the step of the first measurement. This
 step is 0, unless the run was resumed with other questions, or the file was damaged. Then the first measurement is
 repeated, and the table names its step.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from grpo.algorithm.schema import Prompt
-from grpo.base.storage import read_mapping, write_json, write_log_lines
+from grpo.base.storage import Json, read_mapping, write_json, write_log_lines
+from grpo.config.options import HIGHER_IS_BETTER
 from grpo.data.questions import QuestionData, Questions, load_prompts
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.sampling.sampler import Sampler
 from grpo.policy import Policy
+from grpo.run.checkpoint import BEST_FILE
+from grpo.run.diagnosis.glossary import Metrics
 from grpo.run.log import completion_records
 from grpo.run.messages import tolerated
 from grpo.run.run import Run
@@ -61,14 +64,11 @@ class Evaluation:
         self.scorer.take_metrics()  # forget what is counted per step (kb/*); totals (judge/*) contain evaluations
         everyones = replicas.gather_lists(groups)
         if ranks.is_main and self.config.log_completions:
-            self._write_lines(f"step-{step:06d}.jsonl", completion_records(everyones))
+            with tolerated("evaluation/", self.warned, say=self.run.say):  # a full disk: the run goes on without it
+                path = self.run.path / "evaluation" / f"step-{step:06d}.jsonl"
+                write_log_lines(path, completion_records(everyones))
         parts = split_into_parts(everyones, self.config.eval_group_field)
         return {name: summary(part) for name, part in parts.items()}
-
-    def _write_lines(self, name: str, records: Iterable[Mapping]) -> None:
-        """Write a file of evaluation/. If the disk is full, its content is lost, and the run continues."""
-        with tolerated("evaluation/", self.warned, say=self.run.say):
-            write_log_lines(self.run.path / "evaluation" / name, records)
 
     def before(self, step: int) -> Measurement:
         """Measure the policy before training. A resumed run (step > 0) reads the measurement that was written then."""
@@ -111,3 +111,29 @@ class Evaluation:
         if before:
             content = {"data": self.data_hash, "step": self.first_step, "before": before, "after": after}
             write_json(self.run.path / "evaluation.json", content)
+
+
+class Best:
+    """Keeps the policy in best/ if its evaluation is better than all before it, including the one before training.
+
+    name: of the measure that decides (keep_best). A resumed run continues with the best value so far.
+    """
+
+    def __init__(self, name: str | None, run: Run, before: Metrics, step: int):
+        self.name, self.run = name, run
+        self.value = before.get(name)
+        kept = read_mapping(run.path / "best" / BEST_FILE) if step else {}  # {} if it is damaged
+        if kept and kept["metric"] == name and kept["step"] <= step:
+            self.value = kept["value"]
+
+    def offer(self, step: int, metrics: Metrics, save: Callable[[str, Mapping[str, Json]], None]) -> None:
+        """`save` the policy if `metrics`, of its evaluation at this step, are the best so far."""
+        value = metrics.get(self.name)
+        sign = 1 if self.name in HIGHER_IS_BETTER else -1
+        if value is None or not (self.value is None or sign * value > sign * self.value):
+            return
+        self.value = value
+        about = {"metric": self.name, "step": step, "value": value}
+        save("best", {BEST_FILE: about})
+        found = f"step {step}: {self.name} is {value:.4g}, the best so far"
+        self.run.say(f"{found}; this policy is in {self.run.path}/best")

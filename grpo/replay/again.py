@@ -15,11 +15,12 @@ from pathlib import Path
 
 from grpo.algorithm.credit import TokenPlaces
 from grpo.algorithm.schema import Group, Score, TrainerState
-from grpo.base.errors import CONFIG, UserError, explained, redact
+from grpo.base.errors import CONFIG, UserError, redact
 from grpo.base.folders import MANIFEST_FILE
 from grpo.base.storage import Json, read_json
 from grpo.config.load import load_config, replicas_of
 from grpo.config.options import TrainConfig
+from grpo.data.files import read_records
 from grpo.data.questions import QuestionData, prepare_rewards
 from grpo.policy import Policy
 from grpo.replay.parts import Look, Observer, Seen
@@ -230,11 +231,8 @@ def _compared(
     notes += [f"{name} was {was.get(name)!r}, is now {metrics[name]!r}" for name in unequal]
     is_logged = step in (1, trainer.total_steps) or step % trainer.config.logging_steps == 0
     is_due = trainer.config.log_completions and is_logged
-    missing = []
-    if not was:
-        missing.append(METRICS_FILE)
-    if is_due and len(recorded) < len(made):
-        missing.append("completions/")
+    missing = [METRICS_FILE] * (not was)
+    missing += ["completions/"] * (is_due and len(recorded) < len(made))
     for seen in look.shown:
         add_texts(seen, trainer.policy)
     return Replay(
@@ -258,9 +256,7 @@ def _is_same(was: float | None, now: float) -> bool:
 def _recorded(record: Record, step: int) -> list[Json]:
     """Return the lines of completions/ about a step, as they are; [] if there are none."""
     path = record.path / "completions" / f"step-{step:06d}.jsonl"
-    lines = path.read_bytes().split(b"\n") if path.is_file() else []
-    with explained(ValueError, f"{path} is damaged", "remove it, or choose another step", CONFIG):
-        return [json.loads(line) for line in lines if line]
+    return read_records(path) if path.is_file() else []
 
 
 def _numbered(answers: Sequence[Json]) -> dict[tuple[int, int], Json]:

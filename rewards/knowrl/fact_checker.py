@@ -147,13 +147,9 @@ class FactChecker(Resource):
     def _weigh(self, claims: Sequence[Claim], found: Lookup, text_start: int) -> Score:
         """Check each fact of a text against the passages that may bear on it. The query is title and fact."""
         title = " ".join(found.titles)
-        facts = []
-        for claim in claims:
-            passages = self.base.search(f"{title} {claim.fact}", NUM_PASSAGES, found.titles)
-            facts.append((claim.fact, passages))
-        checked = []
-        for claim, (_, passages), verdict in zip(claims, facts, self.verifier.verify(facts), strict=True):
-            checked.append(_checked(claim, passages, verdict, text_start))
+        facts = [(claim.fact, self.base.search(f"{title} {claim.fact}", NUM_PASSAGES, found.titles)) for claim in claims]
+        verdicts = zip(claims, facts, self.verifier.verify(facts), strict=True)
+        checked = [_checked(claim, passages, verdict, text_start) for claim, (_, passages), verdict in verdicts]
         return self._score(checked, set() if self.is_original else self._repeated(checked), found)
 
     def _repeated(self, facts: Sequence[CheckedFact]) -> set[int]:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from test_train import run
 
-from grpo.evaluation.best import Best
+from grpo.evaluation.held_out import Best
 from grpo.run.saved import find_saved
 
 

@@ -11,6 +11,7 @@ from itertools import islice
 
 from grpo.data.worlds.kinds import World
 
+NUM_QUESTIONS, NUM_HELD_OUT = 2000, 200
 Terms = tuple[int, ...]
 
 
@@ -22,8 +23,6 @@ class Sums:
     modulus: int | None
     share_worked_out: float  # of the cold start
     num_cold_start: int
-    num_questions: int
-    num_held_out: int
 
     def question(self, terms: Terms) -> str:
         text = " + ".join(map(str, terms))
@@ -52,14 +51,14 @@ class Sums:
         return f"{', '.join(steps)}. {self.at_once(terms)}"
 
 
-REMAINDERS = Sums(6, modulus=2, share_worked_out=0.4, num_cold_start=6000, num_questions=2000, num_held_out=200)
-PLAIN = Sums(5, modulus=None, share_worked_out=0.2, num_cold_start=320, num_questions=2000, num_held_out=200)
+REMAINDERS = Sums(6, modulus=2, share_worked_out=0.4, num_cold_start=6000)
+PLAIN = Sums(5, modulus=None, share_worked_out=0.2, num_cold_start=320)
 
 
 def make_sums(seed: int, kind: Sums) -> World:
     """Draw different sums for the cold start, for GRPO and for evaluation."""
     rng = random.Random(seed)
-    number = kind.num_cold_start + kind.num_questions + kind.num_held_out
+    number = kind.num_cold_start + NUM_QUESTIONS + NUM_HELD_OUT
     sums: dict[Terms, None] = {}
     while len(sums) < number:
         terms = tuple(rng.randint(1, 9) for _ in range(kind.num_terms))
@@ -70,4 +69,4 @@ def make_sums(seed: int, kind: Sums) -> World:
         answer = kind.worked_out(terms) if rng.random() < kind.share_worked_out else kind.at_once(terms)
         conversations.append((kind.question(terms), answer))
     rows = [{"question": kind.question(terms), "answer": str(kind.answer(terms))} for terms in all_terms]
-    return World([], conversations, questions=rows[kind.num_held_out :], held_out=rows[: kind.num_held_out])
+    return World([], conversations, questions=rows[NUM_HELD_OUT:], held_out=rows[:NUM_HELD_OUT])
