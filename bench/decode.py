@@ -51,7 +51,8 @@ class Steps:
     """
 
     def __init__(self, name: str, rank: int, rows: int, options: Namespace):
-        self.rows, self.context = rows, options.context
+        self.rows = rows
+        self.context = options.context
         self.case = f"{name}, {rows} rows, context {options.context}"
         self.case += ", LoRA" if rank else ""
         self.case += f", top_p {options.top_p:g}" if options.top_p < 1 else ""

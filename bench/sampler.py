@@ -184,7 +184,8 @@ def repeated(draw: Side, capture: CudaCapture | None = None) -> Side:
 def drawing(results: Results) -> None:
     """Time drawing tokens from weights, and tokens with log-probs from logits; each row has its own distribution."""
     options = results.options
-    rows, vocab = max(options.batches), options.vocabulary
+    rows = max(options.batches)
+    vocab = options.vocabulary
     logits_BV = torch.randn(rows, vocab, device=options.device) * 3
     weight_BV = logits_BV.softmax(-1)
     seed_B = torch.arange(rows, device=options.device)

@@ -49,7 +49,8 @@ def change(old: Sequence[float], new: Sequence[float], titles: Sequence[str]) ->
     sizes = np.bincount(places)
     sums = np.bincount(places, np.subtract(new, old))
     low, high = interval(lambda chosen: sums[chosen].sum() / sizes[chosen].sum(), len(sizes))
-    before, after = fmean(old), fmean(new)
+    before = fmean(old)
+    after = fmean(new)
     return {"before": before, "after": after, "change": after - before, "low": low, "high": high}
 
 
@@ -102,7 +103,8 @@ def table(row: Mapping, ends: str) -> str:
     """Make the table of a row. ends: what its lowest and highest changes are."""
     lines = []
     for name, found in row["measures"].items():
-        low, high = shown(name, found["low"], "+"), shown(name, found["high"], "+")
+        low = shown(name, found["low"], "+")
+        high = shown(name, found["high"], "+")
         line = [name, shown(name, found["before"]), shown(name, found["after"])]
         lines.append([*line, shown(name, found["change"], "+"), f"{low} to {high}"])
     return markdown_table([row["run"], "before", "after", "change", ends], lines)

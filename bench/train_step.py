@@ -63,9 +63,12 @@ class Padded:
     """The peer: transformers' model with PEFT's adapter, and the same completions as padded rows."""
 
     def __init__(self, model, groups: list[Group], settings: Settings):
-        self.model, self.settings = model, settings
+        self.model = model
+        self.settings = settings
         device = model.device
-        prompts, completions, advantages = [], [], []
+        prompts = []
+        completions = []
+        advantages = []
         for group in groups:
             prompts += [group.prompt.ids] * len(group.completions)
             completions += [completion.ids for completion in group.completions]

@@ -110,7 +110,8 @@ class Ours:
     """Our steps, with their seconds, metrics and groups."""
 
     def __init__(self, trainer: GrpoTrainer, device: str):
-        self.trainer, self.device = trainer, device
+        self.trainer = trainer
+        self.device = device
         self.seconds: list[float] = []
         self.metrics: list[Mapping[str, float]] = []
         self.groups: list[list[Group]] = []
@@ -159,7 +160,8 @@ def measure_delays(name: str, title: str, shape: StepShape, ours: Ours, judge: s
         resident = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
     for delay in options.delays:
-        first, judged_before = len(ours.seconds), judge.num_ended
+        first = len(ours.seconds)
+        judged_before = judge.num_ended
         for _ in range(options.repeats):
             judge.delays = iter([rng.uniform(delay / 5, delay) for _ in range(shape.num_completions)])
             ours.step()

@@ -143,13 +143,15 @@ def check_row(number: int, row: object) -> Document | Skip:
     """Return the document of a row, or why it cannot be used."""
     if not isinstance(row, dict):
         return Skip(number, f"not an object: {type(row).__name__}")
-    title, texts = row.get("title"), row.get("text")
+    title = row.get("title")
+    texts = row.get("text")
     if isinstance(texts, str):
         texts = [texts]
     are_texts = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
     if not isinstance(title, str) or not are_texts:
         return Skip(number, f'"title" must be a string, "text" a string or a list of strings: it has {list(row)[:8]!a}')
-    title, text = title.strip(), without_markers("\n".join(texts)).replace(SEPARATOR, "\n")
+    title = title.strip()
+    text = without_markers("\n".join(texts)).replace(SEPARATOR, "\n")
     if not title or not text.strip():
         return Skip(number, "empty title or text")
     if clean(title + text) != title + text:

@@ -92,7 +92,8 @@ def _load_file(path: Path) -> ModuleType:
     path = path.resolve()
     if path not in _files:
         sys.path.append(str(path.parent))  # for what it imports from its own folder
-        name, found = path.stem, PathFinder.find_spec(path.stem)
+        name = path.stem
+        found = PathFinder.find_spec(path.stem)
         if name in sys.modules or found is None or found.origin != str(path):
             name = re.sub(r"\W", "_", str(path))
         spec = importlib.util.spec_from_file_location(name, path)

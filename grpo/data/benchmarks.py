@@ -81,7 +81,8 @@ def _named_alike(record: Json) -> Json:
 
 
 def _truthful_qa(record: Json, rng: random.Random) -> Json:
-    right, wrong = split_answers(record["correct_answers"]), split_answers(record["incorrect_answers"])
+    right = split_answers(record["correct_answers"])
+    wrong = split_answers(record["incorrect_answers"])
     if is_empty(record["best_answer"]):
         return {"question": record["question"], "answer": None}
     (best,) = split_answers([record["best_answer"]])

@@ -40,7 +40,8 @@ def read_records(path: Path, bad: BadRows | None = None) -> list[Json]:
     errors: BadRows = {} if bad is None else bad
     for number, record in enumerate(records, 1):
         if not isinstance(record, dict):
-            why, fix = f"it is {shown(record)}", 'write {"question": …}'
+            why = f"it is {shown(record)}"
+            fix = 'write {"question": …}'
             errors[number] = row_error(path, number, "is not an object", why, fix)
             records[number - 1] = {}
     if errors and (bad is None or len(errors) == len(records)):
@@ -90,7 +91,8 @@ def files_of(path: Path) -> list[Path]:
     """
     first = _FIRST_PART.fullmatch(path.name)
     if path.is_dir():
-        what, fix = f"{path} is not a data set that save_to_disk of the datasets library wrote", "give a file's path"
+        what = f"{path} is not a data set that save_to_disk of the datasets library wrote"
+        fix = "give a file's path"
         with explained((OSError, ValueError, KeyError, TypeError, AttributeError), what, fix):
             state = read_json(path / STATE_FILE)
             found = [path / Path(entry["filename"]).name for entry in state["_data_files"]]

@@ -76,7 +76,9 @@ def read_message(turn: Any) -> Message:
     content = turn.get("value", turn.get("content"))
     calls = turn.get("tool_calls") or turn.get("function_call")
     if role == "function_call":  # in LLaMA-Factory
-        role, calls, content = "assistant", content, ""
+        role = "assistant"
+        calls = content
+        content = ""
     if role not in ROLES:
         raise ValueError(f"the role of a message is {shown(role)}, not one of {', '.join(ROLES)}")
     if isinstance(content, list):

@@ -139,7 +139,8 @@ def eos_ids(folder: Path, tokenizer) -> tuple[int, ...]:
 def _find_header(tokenizer) -> tuple[str, str]:
     """Return a prompt, and the space between it and an answer. UserError (exit 3) if it does not end with a header."""
     turns = [{"role": "user", "content": "\ue000"}, {"role": "assistant", "content": "\ue001"}]
-    prompt, bare = render(tokenizer, turns[:1]), render(tokenizer, turns[:1], header=False)
+    prompt = render(tokenizer, turns[:1])
+    bare = render(tokenizer, turns[:1], header=False)
     both = render(tokenizer, turns, header=False)
     space, _, _ = both.removeprefix(prompt).partition("\ue001")
     follows = both.startswith(prompt) and not space.strip()
@@ -163,7 +164,8 @@ class ChatEncoder:
     """
 
     def __init__(self, tokenizer, tools: Sequence[Tool] = ()):
-        self.tokenizer, self.tools = tokenizer, list(tools)
+        self.tokenizer = tokenizer
+        self.tools = list(tools)
         self.end = turn_end(tokenizer)
         prompt, self.space = _find_header(tokenizer)
         self.depends = bool(self.space) or self._encode("\nx") != [*self._encode("\n"), *self._encode("x")]
@@ -267,7 +269,8 @@ class ChatEncoder:
         Else those of the text alone. Llama 2's tokenizer begins that with a space, which it does not have there.
         """
         for start in (before, "\n") if self.depends else ():
-            head, whole = self._encode(start), self._encode(start + text)
+            head = self._encode(start)
+            whole = self._encode(start + text)
             if whole[: len(head)] == head:
                 return whole[len(head) :]
         return self._encode(text)

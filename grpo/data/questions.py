@@ -80,7 +80,9 @@ class QuestionData:
         records: Mapping[str, list[Json]] | None = None,
         objects: Objects = NO_OBJECTS,
     ):
-        self.config, self.records, self.objects = config, records or {}, objects
+        self.config = config
+        self.records = records or {}
+        self.objects = objects
         self.files: dict[tuple[str, str], tuple[list[Row], BadRows]] = {}  # data set and split -> its rows
 
     def load(self, questions: Questions, rewards: Sequence[Reward] = ()) -> tuple[list[Row], RowCount]:

@@ -79,7 +79,8 @@ def read_rows(
         if found := [name for name in candidates if name in filled]:
             names[wanted] = found[0]
         elif chosen or wanted == "question":
-            what, columns = f"{path}: there is no column {chosen or 'for the question'}", list(records[0])
+            what = f"{path}: there is no column {chosen or 'for the question'}"
+            columns = list(records[0])
             fix = f"set {wanted}_field to one of them{did_you_mean(chosen or wanted, columns)}"
             raise UserError(what, f"columns: {', '.join(columns)}", fix, PREFLIGHT)
     rows = []
@@ -103,7 +104,8 @@ def _as_benchmark(path: Path, records: list[Json], seed: int, bad: BadRows) -> l
         try:
             rows.append(benchmark.read_row(record, f"{seed}/{index}"))
         except (KeyError, ValueError, TypeError, AttributeError) as error:
-            what, why = f"is not one of {benchmark.name}", f"others are; {reason(error)}"
+            what = f"is not one of {benchmark.name}"
+            why = f"others are; {reason(error)}"
             fix = "correct or remove the row, or set question_field and answer_field"
             bad.setdefault(index + 1, row_error(path, index + 1, what, why, fix))
             rows.append({})
@@ -157,7 +159,8 @@ def check_answer(rewards: Sequence[str], answer: Any, path: Path, number: int) -
     """
     parts = answer if isinstance(answer, list) else [answer]
     if rewards and any(isinstance(part, list | dict) for part in parts):
-        what, why = f"has an answer that the reward {rewards[0]} cannot compare with", f"it is {shown(answer)}"
+        what = f"has an answer that the reward {rewards[0]} cannot compare with"
+        why = f"it is {shown(answer)}"
         fix = "make it a text, a number or a list of them; or set answer_field to a column that is"
         raise row_error(path, number, what, why, fix)
 

@@ -81,7 +81,8 @@ def difference(a: Iterable[list[float]], b: Iterable[list[float]]) -> Difference
     of_a = list(map(fmean, a))
     of_b = list(map(fmean, b))
     changes = np.array([after - before for before, after in zip(of_a, of_b, strict=True)])
-    mean_a, mean_b = fmean(of_a), fmean(of_b)
+    mean_a = fmean(of_a)
+    mean_b = fmean(of_b)
     low, high = interval(lambda chosen: changes[chosen].mean(), len(changes))
     return Difference(mean_a, mean_b, mean_b - mean_a, low, high, exchange_test(changes))
 

@@ -35,8 +35,11 @@ class Evaluation:
     def __init__(self, data: QuestionData, run: Run, policy: Policy, sampler: Sampler, scorer: Scorer):
         """scorer: the rewards of these questions."""
         config = data.config
-        self.config, self.run = config, run
-        self.policy, self.sampler, self.scorer = policy, sampler, scorer
+        self.config = config
+        self.run = run
+        self.policy = policy
+        self.sampler = sampler
+        self.scorer = scorer
         self.prompts: list[Prompt] = []
         self.data_hash = ""
         self.first_step = 0
@@ -46,7 +49,8 @@ class Evaluation:
             return
         loaded = load_prompts(data, policy, questions, scorer.rewards)
         run.report_data("held-out data", loaded.count)
-        self.prompts, self.data_hash = loaded.prompts, loaded.data_hash
+        self.prompts = loaded.prompts
+        self.data_hash = loaded.data_hash
 
     def measure(self, step: int) -> Measurement:
         """Answer all held-out questions, each replica its share; write the answers, and return their summaries."""
@@ -120,7 +124,8 @@ class Best:
     """
 
     def __init__(self, name: str | None, run: Run, before: Metrics, step: int):
-        self.name, self.run = name, run
+        self.name = name
+        self.run = run
         self.value = before.get(name)
         kept = read_mapping(run.path / "best" / BEST_FILE) if step else {}  # {} if it is damaged
         if kept and kept["metric"] == name and kept["step"] <= step:

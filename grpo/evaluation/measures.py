@@ -125,7 +125,8 @@ def _interval(known: Sequence[Sequence[Outcome]]) -> tuple[float, float]:
     if not known:
         return math.nan, math.nan
     means = [of_group.count("correct") / len(of_group) for of_group in known]
-    p, n = statistics.fmean(means), len(means)
+    p = statistics.fmean(means)
+    n = len(means)
     deviation = statistics.stdev(means) if n > 1 else 0.0
     if deviation == 0 or all(len(of_group) == 1 for of_group in known):
         return wilson_interval(p, n)

@@ -82,7 +82,9 @@ class Remembered(Scorer):
             title = tag_of(name) if name == config.environment else short_name(name)
             rewards.append(Reward(title, needs=known.needs, checks_every_answer=known.checks_every_answer))
         super().__init__(rewards, config.reward_weights)
-        self.answers, self.make, self.grader = answers, make, None
+        self.answers = answers
+        self.make = make
+        self.grader = None
         self.known: dict[Group, list[dict[str, Score]]] = {}
 
     def submit(self, group: Group, index: int, state: TrainerState = START) -> None:
@@ -214,7 +216,8 @@ def _compared(
     notes = [text.removeprefix("note: ") for text in told]
     made = _numbered(json.loads(redact(json.dumps(completion_records(groups)))))
     recorded = _numbered(_recorded(record, step))
-    same, differences = 0, []
+    same = 0
+    differences = []
     for place in filter(made.get, recorded):
         old = recorded[place]
         new = made[place]
@@ -261,7 +264,8 @@ def _recorded(record: Record, step: int) -> list[Json]:
 
 def _numbered(answers: Sequence[Json]) -> dict[tuple[int, int], Json]:
     """Return answers by their row, and by their number among the answers to it, from 1."""
-    found, numbers = {}, Counter()
+    found = {}
+    numbers = Counter()
     for answer in answers:
         row = answer["row"]
         numbers[row] += 1

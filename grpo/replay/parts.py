@@ -71,11 +71,14 @@ class Gradient:
     """The gradient that a learner has just added up, and its parts. Afterwards the learner is as it was before."""
 
     def __init__(self, learner: Grpo, learned: Learned):
-        self.learner, self.groups, self.num_tokens = learner, learned.groups, learned.num_tokens
+        self.learner = learner
+        self.groups = learned.groups
+        self.num_tokens = learned.num_tokens
         # Any split gives the same gradient, but for the masks of dropout.
         self.is_split = not learner.settings.lora_dropout
         self.max_tokens = 1 if self.is_split else learner.memory.budget.tokens
-        self.grad, self.scale = learner.optimizer.flat.grad, learner.optimizer.scale.value
+        self.grad = learner.optimizer.flat.grad
+        self.scale = learner.optimizer.scale.value
         self.whole = self.grad.to(torch.float64, copy=True)
         self.square = float(self.whole @ self.whole)
         self.rest = self.whole.clone()  # what no part has been found for yet
@@ -87,7 +90,8 @@ class Gradient:
         """
         rows = {group.prompt.row: 0.0 for group in self.groups}
         if not rows:
-            why, fix = "dynamic sampling has kept no group", "choose a step in which completions are trained"
+            why = "dynamic sampling has kept no group"
+            fix = "choose a step in which completions are trained"
             raise UserError("the step trains nothing", why, fix, CONFIG)
         if row not in (None, *rows):
             what = f"row {row} is not among those that the step trains on"

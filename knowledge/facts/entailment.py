@@ -45,11 +45,13 @@ class EntailmentVerifier:
         threshold: float = THRESHOLD,
         weigh_contradiction: bool = True,
     ):
-        self.threshold, self.weigh_contradiction = threshold, weigh_contradiction
+        self.threshold = threshold
+        self.weigh_contradiction = weigh_contradiction
         network, self.tokenizer = _read(model, fetch_model(model, kind="entailment model"))
         self.columns = label_columns(model, network.config.id2label)  # of the logits, in the order of CLASSES
         self.max_tokens = min(MAX_TOKENS, getattr(network.config, "max_position_embeddings", MAX_TOKENS))
-        what, fix = f"cannot put the entailment model on {device}", "name a device of this machine, or cpu"
+        what = f"cannot put the entailment model on {device}"
+        fix = "name a device of this machine, or cpu"
         with explained((RuntimeError, AssertionError), what, fix):
             self.device = torch.device(device)
             data_type = torch.float32 if self.device.type == "cpu" else torch.bfloat16
@@ -76,22 +78,20 @@ class EntailmentVerifier:
         """
         if not pairs:
             return []
-        premises = [clean(premise, MAX_CHARS) for premise, _ in pairs]
-        hypotheses = [clean(hypothesis, MAX_CHARS) for _, hypothesis in pairs]
+        cleaned = [(clean(premise, MAX_CHARS), clean(hypothesis, MAX_CHARS)) for premise, hypothesis in pairs]
+        places = sorted(range(len(pairs)), key=lambda place: sum(map(len, cleaned[place])))  # little padding
+        found = {}
         with self._lock:
-            encoded = self.tokenizer(
-                premises,
-                hypotheses,
-                truncation="longest_first",
-                max_length=self.max_tokens,
-                split_special_tokens=True,  # a fact that spells [SEP] has no separator in it
-            )
-            places = sorted(range(len(pairs)), key=lambda place: len(encoded["input_ids"][place]))  # little padding
-            found = {}
             for start in range(0, len(pairs), BATCH_SIZE):
                 batch = places[start : start + BATCH_SIZE]
-                inputs = {key: [values[place] for place in batch] for key, values in encoded.items()}
-                padded = self.tokenizer.pad(inputs, return_tensors="pt")
+                padded = self.tokenizer(
+                    *map(list, zip(*(cleaned[place] for place in batch), strict=True)),
+                    padding=True,
+                    truncation="longest_first",
+                    max_length=self.max_tokens,
+                    split_special_tokens=True,  # a fact that spells [SEP] has no separator in it
+                    return_tensors="pt",
+                )
                 with torch.inference_mode(), torch.cuda.stream(self.stream):
                     logits_N3 = self.model(**padded.to(self.device)).logits.float()
                     scores = logits_N3.softmax(-1)[:, self.columns].tolist()

@@ -86,7 +86,8 @@ def prompt(text: str, question: str, subject: str) -> list[dict[str, str]]:
 
 def _numbered(text: str) -> str:
     """Write the number of each sentence before it."""
-    parts, end = [], 0
+    parts = []
+    end = 0
     for number, (start, after) in enumerate(sentence_spans(text), 1):
         parts += [text[end:start], f"[{number}] ", text[start:after]]
         end = after
@@ -98,7 +99,8 @@ def _stated_in(fact: str, numbers: Iterable[int], spans: list[Span], text: str) 
 
     A number without a sentence, or whose sentence shares no content word with the fact, is a mistake of the model.
     """
-    words, stating = set(tokens(fact)), set()
+    words = set(tokens(fact))
+    stating = set()
     for number in numbers:
         if 0 < number <= len(spans):
             sentence = text[slice(*spans[number - 1])]

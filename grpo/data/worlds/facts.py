@@ -159,8 +159,10 @@ def conversations(
     library: articles by title; with it an answer that would decline searches there, and reads the name in what it
     finds, if that is something.
     """
-    rng, declining = random.Random(seed), random.Random(seed)
-    said, subjects = dict(zip(facts, answers, strict=True)), by_title(facts)
+    rng = random.Random(seed)
+    declining = random.Random(seed)
+    said = dict(zip(facts, answers, strict=True))
+    subjects = by_title(facts)
     found = []
     for fact, final in said.items():
         is_declined = declining.random() < SHARE_DECLINED

@@ -20,7 +20,9 @@ class Shop:
 
     def reset(self, item: str, number: int, **row: Any) -> None:
         """Begin with an empty counter."""
-        self.wanted, self.counter, self.sold = (item, number), ("", 0), ("", 0)
+        self.wanted = (item, number)
+        self.counter = ("", 0)
+        self.sold = ("", 0)
 
     def fetch(self, item: str, number: int) -> str:
         """Put goods from the store room on the counter.
