@@ -73,15 +73,10 @@ def build(
                     continue
                 row = Skip(row.number, f"duplicate title: {row.title[:80]!a}")
             if strict:
-                why = "--strict stops at the first bad row"
-                fix = "correct it, or build without --strict to skip it"
-                raise UserError(f"{source}: row {row.number}: {row.reason}", why, fix, PREFLIGHT)
+                raise UserError(f"{source}: row {row.number}: {row.reason}", "--strict stops at the first bad row", "correct it, or build without --strict to skip it", PREFLIGHT)
             built.skip(source, row, skipped)
         if not writer.num_documents:
-            what = f"{source} holds no usable row"
-            why = f"{built.skipped.total()} rows were skipped"
-            fix = 'rows are objects like {"title": "Alex", "text": "Alex was born in 1962."}, or files .txt and .md'
-            raise UserError(what, why, fix, PREFLIGHT)
+            raise UserError(f"{source} holds no usable row", f"{built.skipped.total()} rows were skipped", 'rows are objects like {"title": "Alex", "text": "Alex was born in 1962."}, or files .txt and .md', PREFLIGHT)
         bar.set_description(f"{out.name}: merging the index")
         writer.finish()
     built.documents = writer.num_documents
@@ -104,9 +99,7 @@ def main(argv: list[str]) -> None:
     if options.out.is_file():
         with open(options.out, "rb") as there:
             if not b"SQLite format 3".startswith(there.read(15)):
-                what = f"{options.out} is no knowledge base"
-                why = "the build would overwrite it"
-                raise UserError(what, why, "name another output", CONFIG)
+                raise UserError(f"{options.out} is no knowledge base", "the build would overwrite it", "name another output", CONFIG)
     with open(options.skipped or os.devnull, "w", encoding="utf-8") as file:
         built = build(options.source, options.out, options.strict, file, progress=True)
     print(

@@ -158,8 +158,7 @@ def build_rewards(names: Sequence[str], options: Options, objects: UserFunctions
     rewards = [_build(name, options, objects) for name in expand(names)]
     built = [reward.name for reward in rewards]
     for name in {name for name in built if built.count(name) > 1}:
-        fix = "give one of the files or functions another name"
-        raise UserError(f"two rewards are named {name}", "metrics tell them apart by name", fix, CONFIG)
+        raise UserError(f"two rewards are named {name}", "metrics tell them apart by name", "give one of the files or functions another name", CONFIG)
     return rewards
 
 

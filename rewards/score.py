@@ -102,9 +102,7 @@ def score_rows(rows: list[Json], scorer: Scorer, encode: Encode, path: Path) -> 
 
 def _group(number: int, row: Json, encode: Encode) -> Group:
     if not isinstance(row.get("completion"), str):
-        what = f"row {number} has no completion"
-        why = f"its columns are {', '.join(row)}"
-        raise UserError(what, why, "each row needs the text of a completion", PREFLIGHT)
+        raise UserError(f"row {number} has no completion", f"its columns are {', '.join(row)}", "each row needs the text of a completion", PREFLIGHT)
     columns = {key: value for key, value in row.items() if key != "completion"}
     given = row.get("prompt")
     messages = []

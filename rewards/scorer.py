@@ -134,8 +134,7 @@ class Scorer:
     def check_numbers(self) -> None:
         """Raise UserError if a reward has returned NaN, an infinite or a far too large number."""
         for name, value in self.not_numbers.items():
-            fix = "correct the function, or return None for what it cannot score"
-            raise UserError(f"the reward {name} returned {value}", NOT_A_REWARD, fix, PREFLIGHT)
+            raise UserError(f"the reward {name} returned {value}", NOT_A_REWARD, "correct the function, or return None for what it cannot score", PREFLIGHT)
 
     def take_metrics(self) -> dict[str, float]:
         """Return what the rewards count, such as calls; the seconds of users' functions, and what they log.

@@ -44,22 +44,19 @@ def load_tokenizer(
     """
     from transformers import AutoTokenizer  # takes seconds, and a program without a tokenizer needs none
 
-    fix = "set tokenizer_name_or_path to a folder with tokenizer.json, or copy the tokenizer's files there"
-    with explained(Exception, f"cannot read the tokenizer in {folder}", fix):  # many kinds, by which file is broken
+    with explained(Exception, f"cannot read the tokenizer in {folder}", "set tokenizer_name_or_path to a folder with tokenizer.json, or copy the tokenizer's files there"):  # many kinds, by which file is broken
         if not has_tokenizer(folder):
             raise FileNotFoundError(f"none of {', '.join(VOCABULARY_FILES)} is there")
         # With trust_remote_code unset, it would ask on the terminal.
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     if chat_template:
-        fix = "give the path of a Jinja file, in UTF-8"
-        with explained((OSError, UnicodeDecodeError), f"cannot read the chat template {chat_template}", fix):
+        with explained((OSError, UnicodeDecodeError), f"cannot read the chat template {chat_template}", "give the path of a Jinja file, in UTF-8"):
             tokenizer.chat_template = Path(chat_template).read_text(encoding="utf-8")
     templates = tokenizer.chat_template
     named = templates if isinstance(templates, dict) else {"default": templates}
     if not named.get("default"):
         what = f"the tokenizer in {folder} has no chat template" + " named default" * isinstance(templates, dict)
-        why = "prompts cannot be rendered without one"
-        raise UserError(what, why, "set chat_template to a Jinja file", PREFLIGHT)
+        raise UserError(what, "prompts cannot be rendered without one", "set chat_template to a Jinja file", PREFLIGHT)
     values = ""
     for name, value in (template_options or {}).items():
         values += f"{{% if {name} is not defined %}}{{% set {name} = {value!r} %}}{{% endif %}}"
@@ -327,8 +324,7 @@ class ChatEncoder:
 
 
 def _unsafe(what: str) -> UserError:
-    why = "a message holds a special token and cannot be encoded safely"
-    return UserError(what, why, "remove special tokens from the data", PREFLIGHT)
+    return UserError(what, "a message holds a special token and cannot be encoded safely", "remove special tokens from the data", PREFLIGHT)
 
 
 def make_prompts(

@@ -294,8 +294,7 @@ def without_any_model() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        fix = f"{error.fix}; without any model: judge=offline, or verifier=lexical alone"
-        raise UserError(error.what, error.why, fix, error.exit_code) from None
+        raise UserError(error.what, error.why, f"{error.fix}; without any model: judge=offline, or verifier=lexical alone", error.exit_code) from None
 
 
 def build_verifier(options: Options, weigh_contradiction: bool) -> Verifier:

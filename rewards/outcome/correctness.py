@@ -78,20 +78,20 @@ _GUIDE_REFUSALS = re.compile(
 def judge_by_rules(parsed: Parsed, question: str, accepted: Sequence[str]) -> Judgement | None:
     """Judge an answer for which no judge is needed; None if a judge is to decide."""
     if not parsed.is_well_tagged:
-        return ("wrong", "not exactly one think block and one answer block")
+        return "wrong", "not exactly one think block and one answer block"
     answer = parsed.answer or ""
     if equals_one(answer, accepted):
         return None  # such an answer is no refusal and no list, even if it is "Unknown", "Trick or Treat" or "∞"
     if not any(char.isalnum() for char in answer):
-        return ("wrong", "the answer holds neither letter nor digit")
+        return "wrong", "the answer holds neither letter nor digit"
     if is_refusal(answer):
-        return ("refused", "declines to answer")
+        return "refused", "declines to answer"
     kind = lists_alternatives(answer, accepted)
     if kind:
-        return ("wrong", f"lists alternatives ({kind})")
+        return "wrong", f"lists alternatives ({kind})"
     num_right = max(num_candidates(question, truth) for truth in accepted)
     if num_candidates(question, answer) > max(num_right, 1):
-        return ("wrong", "lists candidates of the question")
+        return "wrong", "lists candidates of the question"
     return None
 
 
@@ -110,7 +110,7 @@ def judge_by_guide(parsed: Parsed, question: str, accepted: Sequence[str]) -> Ju
     if equals_one(answer, accepted):
         return None
     if is_refusal(answer) or _GUIDE_REFUSALS.search(answer):
-        return ("refused", "declines to answer")
+        return "refused", "declines to answer"
     keywords = set(tokens(" ".join(accepted))) - STOP_WORDS
     if not keywords or any(truth == NO_ANSWER or is_refusal(truth) or re.search(r"\d", truth) for truth in accepted):
         return None
