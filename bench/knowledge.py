@@ -116,8 +116,7 @@ def measure(number: int, folder: Path, results: Results) -> None:
 
 
 def main(argv: list[str] | None = None) -> dict:
-    peers = {"none": (), "rank_bm25": ("rank_bm25",)}
-    options = parse("knowledge", __doc__, argv, SIZES, peers, dtypes=())
+    options = parse("knowledge", __doc__, argv, SIZES, {"none": (), "rank_bm25": ("rank_bm25",)}, dtypes=())
     results = Results("knowledge", options, sqlite=sqlite3.sqlite_version)
     for number in options.peer_documents:
         with tempfile.TemporaryDirectory() as folder:

@@ -70,8 +70,8 @@ def measure(vocab: int, dtype: str, results: Results) -> None:
 
 
 def main(argv: list[str] | None = None) -> dict:
-    peers = {"torch": (), "none": ()}
-    options = parse("logprob", __doc__, argv, SIZES, peers, dtypes=("both", "float32", "bfloat16"))
+    dtypes = ("both", "float32", "bfloat16")
+    options = parse("logprob", __doc__, argv, SIZES, {"torch": (), "none": ()}, dtypes)
     results = Results("logprob", options, ceilings.peaks)
     dtypes = [options.dtype]
     if options.dtype == "both":

@@ -56,8 +56,14 @@ def parse(
     parser.add_argument("--repeats", type=int, default=5, help="how often each side runs; the sides take turns")
     parser.add_argument("--smoke", action="store_true", help="use tiny sizes, to see whether the benchmark runs")
     own = RESULTS / f"{name}.jsonl"
-    saving = f"append the rows to FILE (default: bench/results/{own.name})"
-    parser.add_argument("--save", type=Path, nargs="?", const=own, metavar="FILE", help=saving)
+    parser.add_argument(
+        "--save",
+        type=Path,
+        nargs="?",
+        const=own,
+        metavar="FILE",
+        help=f"append the rows to FILE (default: bench/results/{own.name})",
+    )
     for size, value in sizes["cpu"].items():
         add_size(parser, size, value, (choices or {}).get(size))
     device = parser.parse_known_args(argv)[0].device

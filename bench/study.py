@@ -118,8 +118,14 @@ def save(path: Path, rows: Iterable[Mapping]) -> None:
 def main(argv: list[str] | None = None) -> None:
     parser = plain_parser("bench.study", __doc__)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a finished run")
-    saving = f"append the rows to FILE (default: bench/results/{OWN.relative_to(RESULTS)})"
-    parser.add_argument("--save", type=Path, nargs="?", const=OWN, metavar="FILE", help=saving)
+    parser.add_argument(
+        "--save",
+        type=Path,
+        nargs="?",
+        const=OWN,
+        metavar="FILE",
+        help=f"append the rows to FILE (default: bench/results/{OWN.relative_to(RESULTS)})",
+    )
     options = parser.parse_args(argv)
     rows = [study(run) for run in options.runs]
     for row in rows:

@@ -143,8 +143,14 @@ def measure(path: Path, work: Work, name: str, results: Results) -> None:
 
 
 def main(argv: list[str] | None = None) -> dict:
-    needs = {"peft": ("peft", "transformers"), "none": ()}
-    options = parse("train_step", __doc__, argv, SIZES, needs, choices={"models": models.SHAPES})
+    options = parse(
+        "train_step",
+        __doc__,
+        argv,
+        SIZES,
+        {"peft": ("peft", "transformers"), "none": ()},
+        choices={"models": models.SHAPES},
+    )
     results = Results("train_step", options, ceilings.peaks)
     batch = options.prompts * options.group
     for name in options.models:

@@ -267,8 +267,14 @@ def measure(name: str, results: Results) -> None:
 
 
 def main(argv: list[str] | None = None) -> dict:
-    needs = {"none": (), "trl": ("trl", "datasets", "peft", "transformers")}
-    options = parse("whole_steps", __doc__, argv, SIZES, needs, choices={"shapes": SHAPES})
+    options = parse(
+        "whole_steps",
+        __doc__,
+        argv,
+        SIZES,
+        {"none": (), "trl": ("trl", "datasets", "peft", "transformers")},
+        choices={"shapes": SHAPES},
+    )
     results = Results("whole_steps", options, ceilings.peaks)
     for name in options.shapes:
         measure(name, results)

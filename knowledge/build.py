@@ -89,8 +89,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("source", type=Path, metavar="SOURCE", help="the file or folder to read")
     parser.add_argument("out", type=Path, metavar="OUT.db", help="the knowledge base to write")
     parser.add_argument("--strict", action="store_true", help="stop at the first row that cannot be used")
-    skipped_help = "write number and reason of every skipped row to this new file"
-    parser.add_argument("--skipped", type=Path, metavar="FILE", help=skipped_help)
+    parser.add_argument(
+        "--skipped", type=Path, metavar="FILE", help="write number and reason of every skipped row to this new file"
+    )
     options = parser.parse_args(argv)
     if options.skipped:
         check_output(options.skipped, "--skipped")

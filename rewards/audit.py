@@ -217,8 +217,8 @@ class Trial:
         known = {one.attack for one in found.findings if one.reward == name or name == TOGETHER}
         if score.value >= bar and attack.name not in known:
             remedy = "set reward_weights" if name == TOGETHER else attack.remedy
-            told = (name, attack.name, score.value, bar, row.index + 1, row.question, text, remedy)
-            found.findings.append(Finding(*told))
+            place = (row.index + 1, row.question, text)
+            found.findings.append(Finding(name, attack.name, score.value, bar, *place, remedy))
 
     def _grade(self, prompt: Prompt, texts: Iterable[str], row: Row | None = None) -> dict[str, dict[str, Score]]:
         """Return of each text what each reward and their sum give. Each is a group of its own.
@@ -327,8 +327,13 @@ def main(argv: list[str]) -> int:
     usage = "%(prog)s CONFIG [key=value ...] [--rows N] [--calls N] [--form TEXT] [--json]"
     parser = command_parser("rewards.audit", __doc__, usage=usage, allow_abbrev=False)
     parser.add_argument("--rows", type=int, default=NUM_ROWS, metavar="N", help=f"of the data ({NUM_ROWS})")
-    asked = f"questions to judges and decomposers, at most ({NUM_CALLS}); 0: none"
-    parser.add_argument("--calls", type=int, default=NUM_CALLS, metavar="N", help=asked)
+    parser.add_argument(
+        "--calls",
+        type=int,
+        default=NUM_CALLS,
+        metavar="N",
+        help=f"questions to judges and decomposers, at most ({NUM_CALLS}); 0: none",
+    )
     parser.add_argument("--form", metavar="TEXT", help="an honest completion, with {answer} in it")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     arguments, rest = parser.parse_known_args(argv)

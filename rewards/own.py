@@ -43,9 +43,12 @@ _log = logging.getLogger("rewards")
 def build(name: str, options: Options, objects: UserFunctions) -> Reward:
     """Build the reward of a user's function: one of `objects`, which a program passes, or what the name says."""
     function = as_function(name, objects[name] if name in objects else find_object(name))
-    needs = needed_columns(function)
-    timeout_s = options["reward_timeout_s"]
-    return Reward(short_name(name), function=function, needs=needs, timeout_s=timeout_s)
+    return Reward(
+        short_name(name),
+        function=function,
+        needs=needed_columns(function),
+        timeout_s=options["reward_timeout_s"],
+    )
 
 
 # --- parameters ---------------------------------------------------------------------------------------------------

@@ -217,8 +217,7 @@ def after_calls(completion: Completion, score: Score) -> Score:
     """Return the score of a completion, with the tools that it called among what was asked; no value if one failed."""
     asked = {f"tool {call.tool}": not call.failure for call in completion.calls}
     if completion.failure:
-        last = completion.calls[-1]
-        reason = f"the tool {last.tool} gave no result: {completion.failure}"
+        reason = f"the tool {completion.calls[-1].tool} gave no result: {completion.failure}"
         return replace(score, value=None, outcome=None, reason=reason, asked=asked)
     return replace(score, asked=score.asked | asked) if asked else score
 

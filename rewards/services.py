@@ -92,7 +92,7 @@ def _model(build: Callable[[Options], Resource], options: Options) -> Checkup:
     finally:
         service.close()
     count = client.counts
-    calls = max(client.counts["calls"], 1)
+    calls = max(count["calls"], 1)
     seconds = (time.perf_counter() - started) / calls
     text = f"{client.endpoint.model} at {client.endpoint.base_url}, {seconds:.1f} s a call; {result}"
     return Checkup(text, seconds, (count["prompt_tokens"] // calls, count["completion_tokens"] // calls))

@@ -113,8 +113,10 @@ class Evaluation:
     def write(self, before: Measurement, after: Measurement | None) -> None:
         """Write both measurements to evaluation.json. `after` is None until the end of the run."""
         if before:
-            content = {"data": self.data_hash, "step": self.first_step, "before": before, "after": after}
-            write_json(self.run.path / "evaluation.json", content)
+            write_json(
+                self.run.path / "evaluation.json",
+                {"data": self.data_hash, "step": self.first_step, "before": before, "after": after},
+            )
 
 
 class Best:
@@ -138,7 +140,6 @@ class Best:
         if value is None or not (self.value is None or sign * value > sign * self.value):
             return
         self.value = value
-        about = {"metric": self.name, "step": step, "value": value}
-        save("best", {BEST_FILE: about})
+        save("best", {BEST_FILE: {"metric": self.name, "step": step, "value": value}})
         found = f"step {step}: {self.name} is {value:.4g}, the best so far"
         self.run.say(f"{found}; this policy is in {self.run.path}/best")

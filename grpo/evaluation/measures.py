@@ -170,5 +170,8 @@ def _supported_facts(groups: Sequence[Group]) -> dict[str, float]:
     if not checked:
         return {}
     facts, supported, refuted = (sum(details[name] for details in checked) for name in ("facts", *CHECKED))
-    per_answer = {"supported_facts": supported / len(checked), "refuted_facts": refuted / len(checked)}
-    return {"supported_frac": supported / max(facts, 1), **per_answer}
+    return {
+        "supported_frac": supported / max(facts, 1),
+        "supported_facts": supported / len(checked),
+        "refuted_facts": refuted / len(checked),
+    }

@@ -79,8 +79,12 @@ class Fact:
 
     def row(self) -> dict[str, object]:
         """Return the row of its question."""
-        asked = {"question": self.question, "answer": list(self.answers)}
-        return {**asked, "title": self.title, "familiarity": self.familiarity}
+        return {
+            "question": self.question,
+            "answer": list(self.answers),
+            "title": self.title,
+            "familiarity": self.familiarity,
+        }
 
 
 Recall = Callable[[AnyConfig, Sequence[Fact]], list[str]]  # what a model says about each fact

@@ -148,6 +148,12 @@ def _rows(people: Sequence[Person], familiarity: str) -> list[dict[str, str]]:
     rows = []
     for person in people:
         for relation in VALUES:
-            asked = {"question": QUESTION[relation].format_map(person), "answer": person[relation]}
-            rows.append({**asked, "title": person["name"], "familiarity": familiarity})
+            rows.append(
+                {
+                    "question": QUESTION[relation].format_map(person),
+                    "answer": person[relation],
+                    "title": person["name"],
+                    "familiarity": familiarity,
+                }
+            )
     return rows
