@@ -1,7 +1,7 @@
 """From a configuration to the prompts of a run, the number of its steps, and the rewards that grade the answers."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,22 +68,17 @@ class Questions:
         return None
 
 
+@dataclass(eq=False)
 class QuestionData:
     """The questions of a configuration. Each data set is read once.
 
-    records: those of a data set that was read. objects: what a program passes.
+    records: those of a data set that was read. objects: what a program passes. files: data set and split -> its rows.
     """
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        records: Mapping[str, list[Json]] | None = None,
-        objects: Objects = NO_OBJECTS,
-    ):
-        self.config = config
-        self.records = records or {}
-        self.objects = objects
-        self.files: dict[tuple[str, str], tuple[list[Row], BadRows]] = {}  # data set and split -> its rows
+    config: TrainConfig
+    records: Mapping[str, list[Json]] = field(default_factory=dict)
+    objects: Objects = NO_OBJECTS
+    files: dict[tuple[str, str], tuple[list[Row], BadRows]] = field(default_factory=dict)
 
     def load(self, questions: Questions, rewards: Sequence[Reward] = ()) -> tuple[list[Row], RowCount]:
         """Return these questions, and how many rows were left out because they cannot be asked or graded.

@@ -82,8 +82,10 @@ class EntailmentVerifier:
         with self._lock:
             for start in range(0, len(pairs), BATCH_SIZE):
                 batch = places[start : start + BATCH_SIZE]
+                premises, hypotheses = zip(*(cleaned[place] for place in batch), strict=True)
                 padded = self.tokenizer(
-                    *map(list, zip(*(cleaned[place] for place in batch), strict=True)),
+                    premises,
+                    hypotheses,
                     padding=True,
                     truncation="longest_first",
                     max_length=self.max_tokens,
