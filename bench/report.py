@@ -109,10 +109,8 @@ def main(argv: list[str] | None = None) -> dict:
     if not options.results.exists():
         parser.error(f"there is no {options.results}: give a file or a folder that a benchmark's --save has written")
     is_folder = options.results.is_dir()
-    rows = []
-    for path in sorted(options.results.glob("*.jsonl")) if is_folder else [options.results]:
-        rows += read_own(path)
-    found = newest(rows)
+    files = sorted(options.results.glob("*.jsonl")) if is_folder else [options.results]
+    found = newest(row for path in files for row in read_own(path))
     lines = [cells(row, case) for row, case in found]
     block = f"{markdown_table(COLUMNS, lines)}\n\n{footing(row for row, _ in found)}"
     print(block)

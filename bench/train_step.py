@@ -45,11 +45,13 @@ def make_groups(work: Work, vocab: int) -> list[Group]:
     """Make random completions of the work's lengths, with advantages that sum to zero in each group."""
     rows = iter(random_rows(work.lengths, vocab))
     advantages = torch.linspace(-1, 1, work.group).tolist()
-    groups = []
-    for number, prompt_ids in enumerate(work.prompts):
-        completions = [Completion.given(list(next(rows)), "length", advantage=advantage) for advantage in advantages]
-        groups.append(Group(Prompt(number, "", prompt_ids, {}), completions))
-    return groups
+    return [
+        Group(
+            Prompt(number, "", prompt_ids, {}),
+            [Completion.given(list(next(rows)), "length", advantage=advantage) for advantage in advantages],
+        )
+        for number, prompt_ids in enumerate(work.prompts)
+    ]
 
 
 def our_pass(learner: Grpo, batches: list[PackedBatch]) -> float:

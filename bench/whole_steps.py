@@ -130,10 +130,8 @@ class Ours:
         packed = packed_tokens(groups)
         floors = ceilings.step_floors(self.trainer.model, work_of(groups), packed, results.peak)
         tokens = [sum(completion_lengths(groups)) for groups in self.groups[first:]]
-        phases = {}
-        for phase in PHASES:
-            spent = [step[f"time/{phase}"] for step in self.metrics[first:]]
-            phases[phase] = statistics.median(spent)
+        steps = self.metrics[first:]
+        phases = {phase: statistics.median(step[f"time/{phase}"] for step in steps) for phase in PHASES}
         case = timing.make_case(
             name,
             seconds,
@@ -227,9 +225,7 @@ def measure_trl(title: str, path: Path, shape: StepShape, ours: Ours, results: R
         tokenizer = AutoTokenizer.from_pretrained(path)
         peer = peers.trl_trainer(model, tokenizer, rows, steps.letters, config, bf16=autocast, **quiet)
         # The adapter of TRL's model is still zero, as ours was.
-        pairs = []
-        for group in ours.groups[0]:
-            pairs += [(group.prompt.ids, completion) for completion in group.completions]
+        pairs = [(group.prompt.ids, completion) for group in ours.groups[0] for completion in group.completions]
         errors_C = peers.logprob_errors(peer.model, pairs)
         results.check({f"{name}: mean log-prob difference": float(errors_C.mean())})
         turns = run_turns(peer, ours)

@@ -35,11 +35,8 @@ class Work:
 
     def behind(self, step: int) -> list[int]:
         """Return how many tokens lie behind each sequence that still decodes in this step."""
-        found = []
-        for prompt, length in zip(self.repeated, self.lengths, strict=True):
-            if length > step:
-                found.append(len(prompt) + step)
-        return found
+        rows = zip(self.repeated, self.lengths, strict=True)
+        return [len(prompt) + step for prompt, length in rows if length > step]
 
 
 def random_rows(lengths: Iterable[int], vocab: int) -> list[Ids]:

@@ -48,11 +48,7 @@ def sources_of(source: Path) -> list[Path]:
     """Return the texts in a folder and in those below it, by their names; of a file, itself, if it exists."""
     if not source.is_dir():
         return [source] * source.exists()
-    found = []
-    for file in source.rglob("*"):
-        if file.suffix.lower() in TEXTS:
-            found.append(file)
-    return sorted(found)
+    return sorted(file for file in source.rglob("*") if file.suffix.lower() in TEXTS)
 
 
 def read_source(path: Path, passed: Callable[[int], object] = int) -> Iterator[Document | Skip]:

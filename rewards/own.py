@@ -127,10 +127,11 @@ class OwnCall:
         if prompt.messages:
             prompts = [deepcopy(list(prompt.messages)) for _ in texts]
             completions = [[{"role": "assistant", "content": text}] for text in texts]
-        columns = {}
-        for name, value in prompt.columns.items():
-            if name not in (*PASSED, *NOT_PASSED):
-                columns[name] = [deepcopy(value) for _ in texts]
+        columns: Json = {
+            name: [deepcopy(value) for _ in texts]
+            for name, value in prompt.columns.items()
+            if name not in (*PASSED, *NOT_PASSED)
+        }
         ids = [copy(completion.ids) for completion in self.group.completions]
         passed = (prompts, completions, ids, self.state, self.log_extra, self.log_metric)
         environments = [one.environment.object for one in self.group.completions if one.environment]

@@ -73,11 +73,7 @@ def find_benchmark(records: Sequence[Json], file_name: str = "") -> Benchmark | 
 
 def _named_alike(record: Json) -> Json:
     """Name columns as the hub does: `Best Answer` is best_answer."""
-    renamed = {}
-    for name, value in record.items():
-        alike = str(name).strip().lower()
-        renamed[alike.replace(" ", "_")] = value
-    return renamed
+    return {str(name).strip().lower().replace(" ", "_"): value for name, value in record.items()}
 
 
 def _truthful_qa(record: Json, rng: random.Random) -> Json:

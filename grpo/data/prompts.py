@@ -235,11 +235,8 @@ class ChatEncoder:
         messages = [{**message, "content": encodable(message["content"])} for message in messages]
         tools = [*self.tools, *tools]
         text = render(self.tokenizer, messages, tools=tools)
-        markers = {}  # index of such a message -> its placeholder in the template
-        for index, message in enumerate(messages):
-            content = message["content"]
-            if self._hides(content):
-                markers[index] = f"\ue000{index}\ue001"
+        hiding = [index for index, message in enumerate(messages) if self._hides(message["content"])]
+        markers = {index: f"\ue000{index}\ue001" for index in hiding}  # such a message's placeholder in the template
         if not markers:
             return text, self._encode(text)
         marked = [{**message, "content": markers.get(i, message["content"])} for i, message in enumerate(messages)]

@@ -68,11 +68,10 @@ def compare(a: Measured, b: Measured) -> Comparison:
             PREFLIGHT,
         )
     number = max(map(len, shared.values()))
-    measures = {}
-    for name, questions in shared.items():
-        values_of_a = [a[name][question] for question in questions]
-        values_of_b = [b[name][question] for question in questions]
-        measures[name] = difference(values_of_a, values_of_b)
+    measures = {
+        name: difference([a[name][question] for question in questions], [b[name][question] for question in questions])
+        for name, questions in shared.items()
+    }
     return Comparison(number, len(of_a | of_b) - number, measures)
 
 
@@ -103,10 +102,7 @@ def exchange_test(changes: np.ndarray) -> float:
 def interval(measure: Callable[[np.ndarray], float], count: int) -> tuple[float, float]:
     """Return the 95 % interval of a measure of chosen questions, by bootstrap over `count` of them."""
     rng = np.random.default_rng(0)
-    values = []
-    for _ in range(NUM_RESAMPLES):
-        chosen = rng.integers(count, size=count)
-        values.append(measure(chosen))
+    values = [measure(rng.integers(count, size=count)) for _ in range(NUM_RESAMPLES)]
     low, high = np.nanpercentile(values, [2.5, 97.5])
     return float(low), float(high)
 

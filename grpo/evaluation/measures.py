@@ -150,11 +150,9 @@ def _pass_at_k(known: Sequence[Sequence[Outcome]]) -> dict[str, float]:
     result = {}
     k = 1
     while k <= fewest:
-        passes = []
-        for group in known:
-            all_wrong = math.comb(len(group) - group.count("correct"), k) / math.comb(len(group), k)
-            passes.append(1 - all_wrong)
-        result[f"pass@{k}"] = statistics.fmean(passes)
+        result[f"pass@{k}"] = statistics.fmean(
+            1 - math.comb(len(group) - group.count("correct"), k) / math.comb(len(group), k) for group in known
+        )
         k *= 2
     return result
 

@@ -64,10 +64,10 @@ class EntailmentVerifier:
         """Return one verdict per fact, in order; each different pair of passage and fact is computed once."""
         pairs = list(dict.fromkeys((passage.text, fact) for fact, passages in facts for passage in passages))
         scores = dict(zip(pairs, self.probabilities(pairs), strict=True))
-        verdicts = []
-        for fact, passages in facts:
-            verdicts.append(self._judge([(passage, *scores[passage.text, fact][:2]) for passage in passages]))
-        return verdicts
+        return [
+            self._judge([(passage, *scores[passage.text, fact][:2]) for passage in passages])
+            for fact, passages in facts
+        ]
 
     def probabilities(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, float, float]]:
         """Return the probabilities of entailment, contradiction and neutral for each (premise, hypothesis), in order.

@@ -56,10 +56,7 @@ def by_model(ask: Ask, max_tokens: int = MAX_REPLY_TOKENS, keep: Keep = admissib
                 reason = f"the model's reply is no list of facts: {last.text[:80]!r}"
             return Claims(None, reason)
         spans = sentence_spans(text)
-        claims = []
-        for fact, numbers in facts.items():
-            stated_in = _stated_in(fact, numbers, spans, text)
-            claims.append(Claim(fact, stated_in))
+        claims = [Claim(fact, _stated_in(fact, numbers, spans, text)) for fact, numbers in facts.items()]
         return Claims(keep(claims, text, question))
 
     return decompose

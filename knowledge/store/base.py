@@ -122,9 +122,7 @@ class KnowledgeBase:
         if titles is None:
             self.check_search()
             return self._index.search(query, k)
-        passages = []
-        for title in dict.fromkeys(map(clean, titles)):
-            passages += self._passages(title)
+        passages = [pair for title in dict.fromkeys(map(clean, titles)) for pair in self._passages(title)]
         ranked = rank(tokens(query), [counts for _, counts in passages])
         return [replace(passages[place][0], score=score) for score, place in ranked[:k]]
 

@@ -146,11 +146,10 @@ def by_title(facts: Sequence[Fact]) -> dict[str, list[Fact]]:
 
 def articles(facts: Sequence[Fact]) -> list[dict[str, str]]:
     """Return the documents of the knowledge base: one per subject, which states each name of the answer."""
-    found = []
-    for title, members in by_title(facts).items():
-        text = " ".join(fact.sentence(answer) for fact in members for answer in fact.answers)
-        found.append({"title": title, "text": text})
-    return found
+    return [
+        {"title": title, "text": " ".join(fact.sentence(answer) for fact in members for answer in fact.answers)}
+        for title, members in by_title(facts).items()
+    ]
 
 
 def conversations(
@@ -199,11 +198,10 @@ def own_answers(config: AnyConfig, facts: Sequence[Fact]) -> list[str]:
     sampling = SamplingParams(MAX_TOKENS, temperature=0.0)
     with counting(len(facts), "asking the model itself", "answers") as add:
         groups = sampler.sample(prompts, 1, sampling, range(len(facts)), lambda *finished: add(1))
-    answers = []
-    for fact, (completion,) in zip(facts, groups, strict=True):
-        said = first_words(policy.decode(completion.ids))
-        answers.append(fact.value(said or "unknown"))
-    return answers
+    return [
+        fact.value(first_words(policy.decode(completion.ids)) or "unknown")
+        for fact, (completion,) in zip(facts, groups, strict=True)
+    ]
 
 
 def first_words(text: str) -> str:

@@ -82,10 +82,11 @@ def article(person: Person) -> dict[str, str]:
 def make_people(seed: int, population: Population = Population()) -> World:
     """Give everybody an article, and let both stages draw on different parts of the known and the unknown people."""
     rng = random.Random(seed)
-    people: list[Person] = []
-    for name in rng.sample(NAMES, population.well_known + population.barely_known + population.admitted + population.unseen):
-        facts = {relation: rng.choice(values) for relation, values in VALUES.items()}
-        people.append({"name": name, **facts})
+    size = population.well_known + population.barely_known + population.admitted + population.unseen
+    people: list[Person] = [
+        {"name": name, **{relation: rng.choice(values) for relation, values in VALUES.items()}}
+        for name in rng.sample(NAMES, size)
+    ]
     rest = iter(people)
     known = list(islice(rest, population.well_known))
     barely = list(islice(rest, population.barely_known))

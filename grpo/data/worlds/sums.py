@@ -64,9 +64,12 @@ def make_sums(seed: int, kind: Sums) -> World:
         terms = tuple(rng.randint(1, 9) for _ in range(kind.num_terms))
         sums[terms] = None
     all_terms = iter(sums)
-    conversations = []
-    for terms in islice(all_terms, kind.num_cold_start):
-        answer = kind.worked_out(terms) if rng.random() < kind.share_worked_out else kind.at_once(terms)
-        conversations.append((kind.question(terms), answer))
+    conversations = [
+        (
+            kind.question(terms),
+            kind.worked_out(terms) if rng.random() < kind.share_worked_out else kind.at_once(terms),
+        )
+        for terms in islice(all_terms, kind.num_cold_start)
+    ]
     rows = [{"question": kind.question(terms), "answer": str(kind.answer(terms))} for terms in all_terms]
     return World([], conversations, questions=rows[NUM_HELD_OUT:], held_out=rows[:NUM_HELD_OUT])
