@@ -188,7 +188,7 @@ def _read_json(text: str, path: Path) -> list[Any]:
     return values
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> Json:
     """Make an object of its keys and values. ValueError if it has a key twice: only one value could be used."""
     found = dict(pairs)
     if len(found) < len(pairs):

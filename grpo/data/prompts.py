@@ -6,14 +6,13 @@ contains `<|im_end|>` stays a question.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from grpo.algorithm.schema import Prompt
 from grpo.base.errors import PREFLIGHT, UserError, explained, reason
-from grpo.base.storage import read_json
+from grpo.base.storage import Json, read_json
 from grpo.base.text import encodable
 from grpo.base.time_limit import time_limit
 from grpo.data.count import RowCount
@@ -23,7 +22,7 @@ from grpo.data.rows import Row
 TEMPLATE_SECONDS = 5.0  # of CPU time, for one prompt
 BYTE_ORDER_MARK = "\ufeff"  # which editors on Windows write before a text
 MAX_TEMPLATE_CHARS = 1_000_000  # that a chat template may write around the messages
-Tool = dict[str, Any]  # the description of one, as a chat template takes it
+Tool = Json  # the description of one, as a chat template takes it
 VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
@@ -35,7 +34,7 @@ def has_tokenizer(folder: Path) -> bool:
 def load_tokenizer(
     folder: Path,
     chat_template: str | None = None,
-    template_options: Mapping[str, Any] | None = None,
+    template_options: Json | None = None,
 ):
     """Load the Hugging Face tokenizer of a folder; UserError (exit 3) if it is unreadable or has no chat template.
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
 from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.storage import Json
 from grpo.base.text import in_words
 from grpo.data.files import read_records
 from grpo.evaluation.measures import CHECKED
@@ -121,7 +121,7 @@ def read_answers(path: Path) -> Measured:
     return collect(read_records(answers), str(answers))
 
 
-def collect(records: Iterable[Mapping[str, Any]], source: str) -> Measured:
+def collect(records: Iterable[Json], source: str) -> Measured:
     """Return the values of each measure. UserError (exit 3) if a record is not an answer of an evaluation."""
     answers = list(records)
     for number, record in enumerate(answers, 1):
@@ -136,7 +136,7 @@ def collect(records: Iterable[Mapping[str, Any]], source: str) -> Measured:
     return measure_answers(answers)
 
 
-def measure_answers(answers: Iterable[Mapping[str, Any]]) -> Measured:
+def measure_answers(answers: Iterable[Json]) -> Measured:
     """Return the values of each measure, by question."""
     measured: dict[str, dict[Question, list[float]]] = defaultdict(lambda: defaultdict(list))
     for answer in answers:
@@ -146,7 +146,7 @@ def measure_answers(answers: Iterable[Mapping[str, Any]]) -> Measured:
     return measured
 
 
-def _values(answer: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def _values(answer: Json) -> Iterator[tuple[str, float]]:
     """Yield the measures of an answer: whether it is right, wrong, declined; its facts; its reward, each of several."""
     if answer["outcome"] in RATES.values():
         yield from ((name, float(answer["outcome"] == wanted)) for name, wanted in RATES.items())
