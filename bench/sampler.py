@@ -204,7 +204,9 @@ def drawing(results: Results) -> None:
         sides = {"ours": repeated(draw, CudaCapture() if options.device == "cuda" else None)}
         if options.peer != "none":
             sides["torch.multinomial"] = repeated(theirs[kind])
-        results.compare(f"draw, {kind}, {rows} x {vocab}", sides, tokens=rows, times=DRAWS, target=DRAW_TARGETS.get(kind))
+        results.compare(
+            f"draw, {kind}, {rows} x {vocab}", sides, tokens=rows, times=DRAWS, target=DRAW_TARGETS.get(kind)
+        )
 
 
 def main(argv: list[str] | None = None) -> dict:
@@ -228,7 +230,10 @@ def main(argv: list[str] | None = None) -> dict:
                     work = make(batch, options.tokens, vocab)
                     with busy_process() if options.busy else nullcontext():
                         speed(
-                            path, work, f"{name}, {kind} lengths, batch {batch}{nucleus}{adapter}{beside}{peer}", results
+                            path,
+                            work,
+                            f"{name}, {kind} lengths, batch {batch}{nucleus}{adapter}{beside}{peer}",
+                            results,
                         )
             if options.peer == "hf":
                 results.check({f"{name} logp_difference_max": agreement(path, options)})

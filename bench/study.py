@@ -66,7 +66,12 @@ def study(run: Path) -> dict:
     record = read_record(run)
     pairs = record.answered_twice()
     if not pairs:
-        raise UserError(f"the run {run} has not answered held-out questions before and after training", f"{run / 'evaluation'} does not hold both", "finish it with eval_size set", CONFIG)
+        raise UserError(
+            f"the run {run} has not answered held-out questions before and after training",
+            f"{run / 'evaluation'} does not hold both",
+            "finish it with eval_size set",
+            CONFIG,
+        )
     return {
         "run": record.name,
         "seed": record.config.get("seed"),

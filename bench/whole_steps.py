@@ -148,7 +148,9 @@ class Ours:
 # --- A slow judge --------------------------------------------------------------------------------------------------
 
 
-def measure_delays(name: str, title: str, shape: StepShape, ours: Ours, judge: steps.SlowJudge, results: Results) -> None:
+def measure_delays(
+    name: str, title: str, shape: StepShape, ours: Ours, judge: steps.SlowJudge, results: Results
+) -> None:
     """Record the cases of one shape, one for each delay of a judge, and its checks."""
     options = results.options
     rng = random.Random(0)

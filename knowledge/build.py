@@ -73,10 +73,20 @@ def build(
                     continue
                 row = Skip(row.number, f"duplicate title: {row.title[:80]!a}")
             if strict:
-                raise UserError(f"{source}: row {row.number}: {row.reason}", "--strict stops at the first bad row", "correct it, or build without --strict to skip it", PREFLIGHT)
+                raise UserError(
+                    f"{source}: row {row.number}: {row.reason}",
+                    "--strict stops at the first bad row",
+                    "correct it, or build without --strict to skip it",
+                    PREFLIGHT,
+                )
             built.skip(source, row, skipped)
         if not writer.num_documents:
-            raise UserError(f"{source} holds no usable row", f"{built.skipped.total()} rows were skipped", 'rows are objects like {"title": "Alex", "text": "Alex was born in 1962."}, or files .txt and .md', PREFLIGHT)
+            raise UserError(
+                f"{source} holds no usable row",
+                f"{built.skipped.total()} rows were skipped",
+                'rows are objects like {"title": "Alex", "text": "Alex was born in 1962."}, or files .txt and .md',
+                PREFLIGHT,
+            )
         bar.set_description(f"{out.name}: merging the index")
         writer.finish()
     built.documents = writer.num_documents
@@ -100,7 +110,9 @@ def main(argv: list[str]) -> None:
     if options.out.is_file():
         with open(options.out, "rb") as there:
             if not b"SQLite format 3".startswith(there.read(15)):
-                raise UserError(f"{options.out} is no knowledge base", "the build would overwrite it", "name another output", CONFIG)
+                raise UserError(
+                    f"{options.out} is no knowledge base", "the build would overwrite it", "name another output", CONFIG
+                )
     with open(options.skipped or os.devnull, "w", encoding="utf-8") as file:
         built = build(options.source, options.out, options.strict, file, progress=True)
     print(

@@ -106,7 +106,11 @@ def _rows(path: Path, file: BinaryIO) -> Iterator[Document | Skip]:
 
 def _array(path: Path, stream: BinaryIO) -> list[object]:
     """Return the elements of a JSON array; UserError (exit 3) if it is broken."""
-    with explained((ValueError, RecursionError), f"{path} is no JSON array that can be read", "write one row per line, without the brackets: then only a broken row is skipped"):
+    with explained(
+        (ValueError, RecursionError),
+        f"{path} is no JSON array that can be read",
+        "write one row per line, without the brackets: then only a broken row is skipped",
+    ):
         return json.loads(stream.read().decode("utf-8-sig", "surrogateescape"))
 
 

@@ -63,7 +63,12 @@ def make_targets(rows: Sequence[Row], num_rows: int, form: str) -> Iterator[tupl
     """
     answered = [(row, accepted) for row in rows if (accepted := accepted_answers(row))]
     if not answered:
-        raise UserError("no row of the data has an answer", "an honest right answer is made from it", "set answer_field to the column with the answers", PREFLIGHT)
+        raise UserError(
+            "no row of the data has an answer",
+            "an honest right answer is made from it",
+            "set answer_field to the column with the answers",
+            PREFLIGHT,
+        )
     others = answered[:MAX_OTHERS]
     for row, accepted in answered[:: -(-len(answered) // num_rows)]:
         wrong: list[str] = []

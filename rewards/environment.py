@@ -16,7 +16,12 @@ def build(name: str, options: Options, objects: UserFunctions) -> Reward:
     """Build the reward of the environment of this name. It is named like the class."""
     factory = objects.get(name) or find_object(name, "environment")
     if isinstance(factory, type) and not hasattr(factory, "get_reward"):
-        raise UserError(f"the environment {name} gives no reward", "it has no get_reward", "define get_reward(self) in it, or name other rewards in reward_funcs", CONFIG)
+        raise UserError(
+            f"the environment {name} gives no reward",
+            "it has no get_reward",
+            "define get_reward(self) in it, or name other rewards in reward_funcs",
+            CONFIG,
+        )
     title = tag_of(name)
     return Reward(title, partial(grade, name=title, timeout_s=options["tool_timeout_s"]))
 

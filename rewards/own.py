@@ -66,9 +66,13 @@ def as_function(name: str, found: Any) -> UserFunction:
     kinds = {parameter.kind for parameter in parameters}
     has = f"its parameters are {', '.join(map(str, parameters))}"
     if inspect.Parameter.VAR_KEYWORD not in kinds or inspect.Parameter.POSITIONAL_ONLY in kinds:
-        raise UserError(f"the reward {name} takes no **kwargs", f"{has}; all columns of the data are passed, by name", FORM, CONFIG)
+        raise UserError(
+            f"the reward {name} takes no **kwargs", f"{has}; all columns of the data are passed, by name", FORM, CONFIG
+        )
     for column in set(NOT_PASSED) & set(_required(function)):
-        raise UserError(f"the reward {name} asks for {column}", f"{has}; it sees a whole group", f"use {column}s", CONFIG)
+        raise UserError(
+            f"the reward {name} asks for {column}", f"{has}; it sees a whole group", f"use {column}s", CONFIG
+        )
     return function
 
 
@@ -158,7 +162,12 @@ class OwnCall:
         values = self.future.result()
         count = len(self.group.completions)
         if not isinstance(values, list) or len(values) != count:
-            raise UserError(f"the reward {self.name} must return a list of {count} numbers or None", f"it returned {shown(values)}", "return one value per completion", INTERNAL)
+            raise UserError(
+                f"the reward {self.name} must return a list of {count} numbers or None",
+                f"it returned {shown(values)}",
+                "return one value per completion",
+                INTERNAL,
+            )
         applies = any(value is not None for value in values)
         silent = Score(None, "the function returned None" + " for the whole group" * (not applies), applies=applies)
         scores = []
@@ -175,7 +184,9 @@ def as_number(name: str, value: Any) -> float:
             raise TypeError
         return float(value)
     except BaseException:
-        raise UserError(f"the reward {name} returned {shown(value)!r}", "a reward is a number or None", FIX, INTERNAL) from None
+        raise UserError(
+            f"the reward {name} returned {shown(value)!r}", "a reward is a number or None", FIX, INTERNAL
+        ) from None
 
 
 def _listed(values: object) -> object:
@@ -257,7 +268,12 @@ class OwnCalls:
         try:
             scores = call.scores()
         except CancelledError as error:
-            raise UserError(f"the reward {call.name} failed", "its event loop has ended: one of its tasks raised SystemExit or KeyboardInterrupt", FIX, INTERNAL) from error
+            raise UserError(
+                f"the reward {call.name} failed",
+                "its event loop has ended: one of its tasks raised SystemExit or KeyboardInterrupt",
+                FIX,
+                INTERNAL,
+            ) from error
         for metric, numbers in call.metrics.items():
             self.logged[metric] += numbers
         return scores

@@ -150,7 +150,9 @@ def expand(names: Sequence[str]) -> list[str]:
 UserFunctions = Mapping[str, UserFunction]  # by the names of their rewards
 
 
-def build_rewards(names: Sequence[str], options: Options, objects: UserFunctions = MappingProxyType({})) -> list[Reward]:
+def build_rewards(
+    names: Sequence[str], options: Options, objects: UserFunctions = MappingProxyType({})
+) -> list[Reward]:
     """Build the rewards of these names, in order, each from its own keys of the configuration, `options`.
 
     objects: the functions that a program passes. Others are found by their names.
@@ -158,7 +160,12 @@ def build_rewards(names: Sequence[str], options: Options, objects: UserFunctions
     rewards = [_build(name, options, objects) for name in expand(names)]
     built = [reward.name for reward in rewards]
     for name in {name for name in built if built.count(name) > 1}:
-        raise UserError(f"two rewards are named {name}", "metrics tell them apart by name", "give one of the files or functions another name", CONFIG)
+        raise UserError(
+            f"two rewards are named {name}",
+            "metrics tell them apart by name",
+            "give one of the files or functions another name",
+            CONFIG,
+        )
     return rewards
 
 

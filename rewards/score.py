@@ -102,7 +102,12 @@ def score_rows(rows: list[Json], scorer: Scorer, encode: Encode, path: Path) -> 
 
 def _group(number: int, row: Json, encode: Encode) -> Group:
     if not isinstance(row.get("completion"), str):
-        raise UserError(f"row {number} has no completion", f"its columns are {', '.join(row)}", "each row needs the text of a completion", PREFLIGHT)
+        raise UserError(
+            f"row {number} has no completion",
+            f"its columns are {', '.join(row)}",
+            "each row needs the text of a completion",
+            PREFLIGHT,
+        )
     columns = {key: value for key, value in row.items() if key != "completion"}
     given = row.get("prompt")
     messages = []

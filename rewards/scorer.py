@@ -134,7 +134,12 @@ class Scorer:
     def check_numbers(self) -> None:
         """Raise UserError if a reward has returned NaN, an infinite or a far too large number."""
         for name, value in self.not_numbers.items():
-            raise UserError(f"the reward {name} returned {value}", NOT_A_REWARD, "correct the function, or return None for what it cannot score", PREFLIGHT)
+            raise UserError(
+                f"the reward {name} returned {value}",
+                NOT_A_REWARD,
+                "correct the function, or return None for what it cannot score",
+                PREFLIGHT,
+            )
 
     def take_metrics(self) -> dict[str, float]:
         """Return what the rewards count, such as calls; the seconds of users' functions, and what they log.

@@ -91,7 +91,11 @@ def files_of(path: Path) -> list[Path]:
     """
     first = _FIRST_PART.fullmatch(path.name)
     if path.is_dir():
-        with explained((OSError, ValueError, KeyError, TypeError, AttributeError), f"{path} is not a data set that save_to_disk of the datasets library wrote", "give a file's path"):
+        with explained(
+            (OSError, ValueError, KeyError, TypeError, AttributeError),
+            f"{path} is not a data set that save_to_disk of the datasets library wrote",
+            "give a file's path",
+        ):
             state = read_json(path / STATE_FILE)
             found = [path / Path(entry["filename"]).name for entry in state["_data_files"]]
     elif first:
@@ -117,7 +121,12 @@ def _read_file(path: Path) -> list[Any]:
     if content.startswith(PARQUET) or path.suffix == ".arrow":
         return _read_arrow(content, path)
     if content.startswith(ZIP):
-        raise UserError(f"{path} is a ZIP archive", "as .zip and .xlsx are; .gz can be read", "unpack it; of a workbook of Excel, save the sheet as CSV", PREFLIGHT)
+        raise UserError(
+            f"{path} is a ZIP archive",
+            "as .zip and .xlsx are; .gz can be read",
+            "unpack it; of a workbook of Excel, save the sheet as CSV",
+            PREFLIGHT,
+        )
     with explained(UnicodeDecodeError, f"{path} is not UTF-8 text", "convert it to UTF-8"):
         text = content.decode("utf-8-sig")
     text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -153,14 +162,22 @@ def _read_table(text: str, path: Path) -> Iterator[Json]:
                 _check_names(path, header)
             elif fields and len(fields) != len(header):
                 why = f"the row has {len(fields)} fields, and the header {len(header)}: {', '.join(header)}"[:200]
-                raise _damaged(path, first, "CSV", why, f"put quotes around fields that hold {delimiter!r} or line breaks")
+                raise _damaged(
+                    path, first, "CSV", why, f"put quotes around fields that hold {delimiter!r} or line breaks"
+                )
             elif "\0" in "".join(fields):
                 raise _damaged(path, first, "CSV", "the row holds a NUL character")
             elif fields:
                 yield dict(zip(header, fields, strict=True))
             first = lines.line_num + 1
     except csv.Error as error:
-        raise _damaged(path, first, "CSV", f"{error}; the row began here, and was read up to line {lines.line_num}", "close its quotes; a quote inside quotes is written twice") from None
+        raise _damaged(
+            path,
+            first,
+            "CSV",
+            f"{error}; the row began here, and was read up to line {lines.line_num}",
+            "close its quotes; a quote inside quotes is written twice",
+        ) from None
 
 
 def _read_json(text: str, path: Path) -> list[Any]:
@@ -204,7 +221,12 @@ def _read_arrow(content: bytes, path: Path) -> list[Json]:
         import pyarrow  # an extra
         from pyarrow import parquet
     except ImportError:
-        raise UserError(f"cannot read {path}", f"{kind} needs pyarrow", "pip install 'grpo[parquet]', or convert it to JSONL", PREFLIGHT) from None
+        raise UserError(
+            f"cannot read {path}",
+            f"{kind} needs pyarrow",
+            "pip install 'grpo[parquet]', or convert it to JSONL",
+            PREFLIGHT,
+        ) from None
     with explained((pyarrow.ArrowException, OSError), f"{path} is not valid {kind}", "download it again"):
         buffer = pyarrow.BufferReader(content)
         table = parquet.read_table(buffer) if kind == "Parquet" else pyarrow.ipc.open_stream(buffer).read_all()

@@ -36,7 +36,12 @@ def fetch_model(
     if path.is_dir():
         return path
     if path.is_file():
-        raise UserError(f"{path} is a file", "a checkpoint is a folder with config.json, weights and tokenizer", f"give its folder, {path.parent}", PREFLIGHT)
+        raise UserError(
+            f"{path} is a file",
+            "a checkpoint is a folder with config.json, weights and tokenizer",
+            f"give its folder, {path.parent}",
+            PREFLIGHT,
+        )
     return _download(name_or_path, revision, kind, SMALL_FILES + WEIGHTS * weights)
 
 

@@ -43,13 +43,21 @@ def load_tokenizer(
     """
     from transformers import AutoTokenizer  # takes seconds, and a program without a tokenizer needs none
 
-    with explained(Exception, f"cannot read the tokenizer in {folder}", "set tokenizer_name_or_path to a folder with tokenizer.json, or copy the tokenizer's files there"):  # many kinds, by which file is broken
+    with explained(
+        Exception,
+        f"cannot read the tokenizer in {folder}",
+        "set tokenizer_name_or_path to a folder with tokenizer.json, or copy the tokenizer's files there",
+    ):  # many kinds, by which file is broken
         if not has_tokenizer(folder):
             raise FileNotFoundError(f"none of {', '.join(VOCABULARY_FILES)} is there")
         # With trust_remote_code unset, it would ask on the terminal.
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     if chat_template:
-        with explained((OSError, UnicodeDecodeError), f"cannot read the chat template {chat_template}", "give the path of a Jinja file, in UTF-8"):
+        with explained(
+            (OSError, UnicodeDecodeError),
+            f"cannot read the chat template {chat_template}",
+            "give the path of a Jinja file, in UTF-8",
+        ):
             tokenizer.chat_template = Path(chat_template).read_text(encoding="utf-8")
     templates = tokenizer.chat_template
     named = templates if isinstance(templates, dict) else {"default": templates}
@@ -320,7 +328,12 @@ class ChatEncoder:
 
 
 def _unsafe(what: str) -> UserError:
-    return UserError(what, "a message holds a special token and cannot be encoded safely", "remove special tokens from the data", PREFLIGHT)
+    return UserError(
+        what,
+        "a message holds a special token and cannot be encoded safely",
+        "remove special tokens from the data",
+        PREFLIGHT,
+    )
 
 
 def make_prompts(

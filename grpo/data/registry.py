@@ -55,7 +55,11 @@ class ConversationFile:
         if self.layout.get("formatting", "alpaca") == "alpaca":
             return record | {ours: record.get(columns.get(theirs, ours)) for theirs, ours in COLUMNS.items()}
         roles = {tags[f"{role}_tag"]: role for role in ("user", "assistant", "system")}
-        with explained((KeyError, TypeError), f"{self.path}: row {number} does not have the columns that {REGISTRY_FILE} says: {', '.join(record)}", f"correct columns and tags of its entry in {REGISTRY_FILE}"):
+        with explained(
+            (KeyError, TypeError),
+            f"{self.path}: row {number} does not have the columns that {REGISTRY_FILE} says: {', '.join(record)}",
+            f"correct columns and tags of its entry in {REGISTRY_FILE}",
+        ):
             turns = record[columns.get("messages", "conversations")]
             if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
                 raise TypeError(f"the messages are {shown(turns)}, and not a list of objects")

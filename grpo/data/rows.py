@@ -81,7 +81,12 @@ def read_rows(
         elif chosen or wanted == "question":
             what = f"{path}: there is no column {chosen or 'for the question'}"
             columns = list(records[0])
-            raise UserError(what, f"columns: {', '.join(columns)}", f"set {wanted}_field to one of them{did_you_mean(chosen or wanted, columns)}", PREFLIGHT)
+            raise UserError(
+                what,
+                f"columns: {', '.join(columns)}",
+                f"set {wanted}_field to one of them{did_you_mean(chosen or wanted, columns)}",
+                PREFLIGHT,
+            )
     rows = []
     for index, record in enumerate(records):
         with noting(errors, index + 1):
@@ -121,7 +126,13 @@ def _make_row(path: Path, index: int, record: Json, names: dict[str, str]) -> Ro
         except ValueError as error:
             raise row_error(path, index + 1, f"holds no {USERS_TURN}", str(error)) from None
     if not is_text(question) or is_blank(question):
-        raise row_error(path, index + 1, "has no question", f"its {names['question']} is {shown(question)}", "correct the row, or set question_field")
+        raise row_error(
+            path,
+            index + 1,
+            "has no question",
+            f"its {names['question']} is {shown(question)}",
+            "correct the row, or set question_field",
+        )
     columns = dict(record)
     for wanted, name in names.items():
         columns[wanted] = record.get(name)
@@ -157,7 +168,13 @@ def check_answer(rewards: Sequence[str], answer: Any, path: Path, number: int) -
     """
     parts = answer if isinstance(answer, list) else [answer]
     if rewards and any(isinstance(part, list | dict) for part in parts):
-        raise row_error(path, number, f"has an answer that the reward {rewards[0]} cannot compare with", f"it is {shown(answer)}", "make it a text, a number or a list of them; or set answer_field to a column that is")
+        raise row_error(
+            path,
+            number,
+            f"has an answer that the reward {rewards[0]} cannot compare with",
+            f"it is {shown(answer)}",
+            "make it a text, a number or a list of them; or set answer_field to a column that is",
+        )
 
 
 def fingerprint(rows: list[Row]) -> str:

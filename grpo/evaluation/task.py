@@ -72,7 +72,12 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
         if "math" in config.reward_funcs and "boxed" not in f"{config.system_prompt} {config.prompt_template}":
             say(f"note: {NO_BOX}")
     elif not (questions := Questions.held_out(config)):
-        raise UserError(f"the run {model} has no held-out questions", "neither eval_dataset_id_or_path nor eval_size is set", "add --data FILE", CONFIG)
+        raise UserError(
+            f"the run {model} has no held-out questions",
+            "neither eval_dataset_id_or_path nor eval_size is set",
+            "add --data FILE",
+            CONFIG,
+        )
     return Task(saved, config, QuestionData(config, {arguments.data: records}), questions, benchmark)
 
 

@@ -215,7 +215,8 @@ def _compared(
     told = [text for text in said if text.startswith(("note: ", "warning: ", "some "))]
     notes = [text.removeprefix("note: ") for text in told]
     made = _numbered(json.loads(redact(json.dumps(completion_records(groups)))))
-    recorded = _numbered(_recorded(record, step))
+    path = record.path / "completions" / f"step-{step:06d}.jsonl"
+    recorded = _numbered(read_records(path) if path.is_file() else [])
     same = 0
     differences = []
     for place in filter(made.get, recorded):
@@ -254,12 +255,6 @@ def _compared(
 
 def _is_same(was: float | None, now: float) -> bool:
     return was == now or not (isfinite(now) or isfinite(was or 0))  # neither is a number
-
-
-def _recorded(record: Record, step: int) -> list[Json]:
-    """Return the lines of completions/ about a step, as they are; [] if there are none."""
-    path = record.path / "completions" / f"step-{step:06d}.jsonl"
-    return read_records(path) if path.is_file() else []
 
 
 def _numbered(answers: Sequence[Json]) -> dict[tuple[int, int], Json]:

@@ -90,9 +90,19 @@ class Gradient:
         """
         rows = {group.prompt.row: 0.0 for group in self.groups}
         if not rows:
-            raise UserError("the step trains nothing", "dynamic sampling has kept no group", "choose a step in which completions are trained", CONFIG)
+            raise UserError(
+                "the step trains nothing",
+                "dynamic sampling has kept no group",
+                "choose a step in which completions are trained",
+                CONFIG,
+            )
         if row not in (None, *rows):
-            raise UserError(f"row {row} is not among those that the step trains on", f"they are {', '.join(map(str, sorted(rows)))}", "name one of them", CONFIG)
+            raise UserError(
+                f"row {row} is not among those that the step trains on",
+                f"they are {', '.join(map(str, sorted(rows)))}",
+                "name one of them",
+                CONFIG,
+            )
         answers = [Seen(group, *one) for group in self.groups for one in enumerate(group.completions, 1)]
         of_completion = {id(seen.completion): seen for seen in answers}
         with self.learner.model.keeping_activations() if self.is_split else nullcontext():

@@ -50,7 +50,11 @@ class EntailmentVerifier:
         network, self.tokenizer = _read(model, fetch_model(model, kind="entailment model"))
         self.columns = label_columns(model, network.config.id2label)  # of the logits, in the order of CLASSES
         self.max_tokens = min(MAX_TOKENS, getattr(network.config, "max_position_embeddings", MAX_TOKENS))
-        with explained((RuntimeError, AssertionError), f"cannot put the entailment model on {device}", "name a device of this machine, or cpu"):
+        with explained(
+            (RuntimeError, AssertionError),
+            f"cannot put the entailment model on {device}",
+            "name a device of this machine, or cpu",
+        ):
             self.device = torch.device(device)
             data_type = torch.float32 if self.device.type == "cpu" else torch.bfloat16
             self.model = network.to(self.device, data_type).eval()
@@ -122,19 +126,33 @@ def label_columns(model: str, id2label: Mapping[int, str]) -> list[int]:
     """
     column_of = {str(name).lower(): int(column) for column, name in id2label.items()}
     if set(column_of) != set(CLASSES) or len(id2label) != len(CLASSES):
-        raise UserError(f"the labels of {model} are {', '.join(map(str, id2label.values()))}", f"wanted {', '.join(CLASSES)}, in any order", f"name them in id2label of its config.json, or use {DEFAULT_MODEL}", PREFLIGHT)
+        raise UserError(
+            f"the labels of {model} are {', '.join(map(str, id2label.values()))}",
+            f"wanted {', '.join(CLASSES)}, in any order",
+            f"name them in id2label of its config.json, or use {DEFAULT_MODEL}",
+            PREFLIGHT,
+        )
     return [column_of[name] for name in CLASSES]
 
 
 def _read(model: str, folder: Path) -> tuple[torch.nn.Module, Any]:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer  # takes seconds
 
-    with explained(Exception, f"cannot load the entailment model {model}", "use a checkpoint with safetensors and without code of its own"):  # of many kinds: damaged files, ...
+    with explained(
+        Exception,
+        f"cannot load the entailment model {model}",
+        "use a checkpoint with safetensors and without code of its own",
+    ):  # of many kinds: damaged files, ...
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         network, report = AutoModelForSequenceClassification.from_pretrained(
             folder, trust_remote_code=False, use_safetensors=True, output_loading_info=True
         )
     if report["missing_keys"]:
         missing = report["missing_keys"]
-        raise UserError(f"the checkpoint {model} lacks {len(missing)} of the model's weights", f"such as {min(missing)}: without a trained classification head it would answer at random", f"use a model trained for entailment, such as {DEFAULT_MODEL}", PREFLIGHT)
+        raise UserError(
+            f"the checkpoint {model} lacks {len(missing)} of the model's weights",
+            f"such as {min(missing)}: without a trained classification head it would answer at random",
+            f"use a model trained for entailment, such as {DEFAULT_MODEL}",
+            PREFLIGHT,
+        )
     return network, tokenizer

@@ -140,7 +140,12 @@ class KnowledgeBase:
     def check_search(self) -> None:
         """Raise UserError (exit 3) if the file has no full-text index."""
         if not self.has_index:
-            raise bad_file(self.path, "it has no full-text index", "an index of all texts, as our builds have", f"python -m knowledge.build {self.path} OUT.db, and use OUT.db")
+            raise bad_file(
+                self.path,
+                "it has no full-text index",
+                "an index of all texts, as our builds have",
+                f"python -m knowledge.build {self.path} OUT.db, and use OUT.db",
+            )
 
     def close(self) -> None:
         """Free the connections and the cache."""

@@ -51,7 +51,12 @@ def check_model(name: str, model: str) -> None:
 
 def read_key(name: str, variable: str) -> str:
     """Return the key of the service `name`. Raise UserError (exit 3) if the variable holds none: no other counts."""
-    with explained(ValueError, f"{name}_api_key_env is no environment variable's name", "put the key into a variable, and the variable's name here", CONFIG):
+    with explained(
+        ValueError,
+        f"{name}_api_key_env is no environment variable's name",
+        "put the key into a variable, and the variable's name here",
+        CONFIG,
+    ):
         check_variable(variable)
     key = os.environ.get(variable, "").strip()
     if not key:
@@ -98,7 +103,12 @@ def check_url(name: str, url: str, plain_http: bool = False) -> None:
         raise UserError(f"{name} is no URL", str(error), fix, CONFIG) from None
     has_more = "@" in parts.netloc or parts.query or parts.fragment
     if parts.scheme not in ("http", "https") or not parts.hostname or has_more:
-        raise UserError(f"{name} is not allowed", "it must begin with https:// or http:// and a host, and hold no user, password, query or fragment", fix, CONFIG)
+        raise UserError(
+            f"{name} is not allowed",
+            "it must begin with https:// or http:// and a host, and hold no user, password, query or fragment",
+            fix,
+            CONFIG,
+        )
     if parts.scheme == "https" or parts.hostname in LOOPBACK:
         return
     addresses = _addresses(parts.hostname)

@@ -147,7 +147,9 @@ class FactChecker(Resource):
     def _weigh(self, claims: Sequence[Claim], found: Lookup, text_start: int) -> Score:
         """Check each fact of a text against the passages that may bear on it. The query is title and fact."""
         title = " ".join(found.titles)
-        facts = [(claim.fact, self.base.search(f"{title} {claim.fact}", NUM_PASSAGES, found.titles)) for claim in claims]
+        facts = [
+            (claim.fact, self.base.search(f"{title} {claim.fact}", NUM_PASSAGES, found.titles)) for claim in claims
+        ]
         verdicts = zip(claims, facts, self.verifier.verify(facts), strict=True)
         checked = [_checked(claim, passages, verdict, text_start) for claim, (_, passages), verdict in verdicts]
         return self._score(checked, set() if self.is_original else self._repeated(checked), found)
@@ -294,7 +296,12 @@ def without_any_model() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(error.what, error.why, f"{error.fix}; without any model: judge=offline, or verifier=lexical alone", error.exit_code) from None
+        raise UserError(
+            error.what,
+            error.why,
+            f"{error.fix}; without any model: judge=offline, or verifier=lexical alone",
+            error.exit_code,
+        ) from None
 
 
 def build_verifier(options: Options, weigh_contradiction: bool) -> Verifier:

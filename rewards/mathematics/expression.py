@@ -237,7 +237,12 @@ class _ExpressionReader:
         slash = self.peek(1)
         bottom = self.peek(2)
         are_digits = top.text.isdigit() and bottom.text.isdigit()
-        if are_digits and top.spaced and is_mark(slash, "/") and 0 < literal_value(top.text) < literal_value(bottom.text):
+        if (
+            are_digits
+            and top.spaced
+            and is_mark(slash, "/")
+            and 0 < literal_value(top.text) < literal_value(bottom.text)
+        ):
             self.at += 3
             value = value + literal_value(top.text) / literal_value(bottom.text)
         return value

@@ -5,7 +5,7 @@ from cells import cells
 
 from rewards.boxed import build, is_prose
 from rewards.exact import after_solution
-from rewards.mathematics.boxes import MAX_ANSWER_CHARS, equivalent, gold_answer, last_boxed, grade_box
+from rewards.mathematics.boxes import MAX_ANSWER_CHARS, equivalent, gold_answer, grade_box, last_boxed
 
 BOXES = cells(
     r"""

@@ -6,7 +6,7 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewards.mathematics.boxes import equivalent, gold_answer, last_boxed, grade_box
+from rewards.mathematics.boxes import equivalent, gold_answer, grade_box, last_boxed
 from rewards.mathematics.tokens import has_content, tokenize
 
 PIECES = (
