@@ -193,8 +193,9 @@ def _listed(values: object) -> object:
     """Make a list of an array, a tensor or any other ordered collection; leave everything else alone."""
     if hasattr(values, "tolist"):
         return values.tolist()
-    is_ordered = isinstance(values, Iterable) and not isinstance(values, (str, bytes, Mapping, Set))
-    return list(values) if is_ordered else values
+    if isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping | Set):
+        return list(values)
+    return values
 
 
 def _as_detail(value: object) -> Detail:
