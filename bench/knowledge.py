@@ -57,8 +57,7 @@ def documents(number: int) -> list[Document]:
     cumulative = np.cumsum(frequency / frequency.sum())
     found = []
     for place in range(number):
-        places = np.searchsorted(cumulative, rng.random((SENTENCES, WORDS)))
-        drawn = words[places]
+        drawn = words[np.searchsorted(cumulative, rng.random((SENTENCES, WORDS)))]
         text = ". ".join(" ".join(sentence) for sentence in drawn)
         found.append((f"{words[rng.integers(1000, len(words))].title()} {place}", f"{text}."))
     return found

@@ -63,8 +63,7 @@ def measure(vocab: int, dtype: str, results: Results) -> None:
     sides = ["ours"] if options.peer == "none" else ["ours", options.peer]
     runs = {side: partial(problem.run, side) for side in sides}
     results.check({f"{name}, {side}: mean log-prob": run() for side, run in runs.items()})
-    logits_flops = 2 * options.tokens * options.width * vocab
-    flops = 2 * logits_flops  # the logits, and their gradient
+    flops = 4 * options.tokens * options.width * vocab  # half of them for the logits, half for their gradient
     floor = ceilings.floor_seconds(flops, build.dtype, results.peak)
     results.compare(name, runs, options.tokens, floor, target=TARGETS[dtype])
 

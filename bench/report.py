@@ -72,8 +72,7 @@ def cells(row: Mapping, case: Mapping) -> list[str]:
     aim = f"{target:g} ×" if target > 1 else f"{100 * target:.0f} %"  # of the peer's speed, or of the ceiling
     share = f"{100 * case['ceiling_share']:.0f} %" if "ceiling_share" in case else ""
     options = row["options"]
-    names = row["bench"], options.get("device", "cpu"), options.get("dtype")
-    name = ", ".join(filter(None, names))
+    name = ", ".join(filter(None, (row["bench"], options.get("device", "cpu"), options.get("dtype"))))
     ours = [duration(our_seconds(case)), rates.get("ours", "")]
     return [name, case["name"], *ours, peer, rates.get(side, ""), faster, aim if target else "", share]
 

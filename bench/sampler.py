@@ -98,8 +98,7 @@ def sample(sampler: Sampler, work: Work, **settings: float) -> list[Completion]:
     """Return our completions, prompt by prompt."""
     seeds = list(range(len(work.lengths)))
     params = SamplingParams(work.steps, **settings)
-    groups = sampler.sample(work.prompts, work.group, params, seeds, limits=work.lengths)
-    return list(chain.from_iterable(groups))
+    return list(chain(*sampler.sample(work.prompts, work.group, params, seeds, limits=work.lengths)))
 
 
 @contextmanager

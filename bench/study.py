@@ -57,8 +57,7 @@ def change(old: Sequence[float], new: Sequence[float], titles: Sequence[str]) ->
 def curve(record: Record) -> list[float]:
     """Return the mean reward of each ten steps."""
     rewards = [step["reward"] for step in record.steps if "reward" in step]
-    starts = range(0, len(rewards), TOGETHER)
-    return [fmean(rewards[start : start + TOGETHER]) for start in starts]
+    return [fmean(rewards[start : start + TOGETHER]) for start in range(0, len(rewards), TOGETHER)]
 
 
 def study(run: Path) -> dict:
@@ -109,8 +108,15 @@ def table(row: Mapping, ends: str) -> str:
     for name, found in row["measures"].items():
         low = shown(name, found["low"], "+")
         high = shown(name, found["high"], "+")
-        line = [name, shown(name, found["before"]), shown(name, found["after"])]
-        lines.append([*line, shown(name, found["change"], "+"), f"{low} to {high}"])
+        lines.append(
+            [
+                name,
+                shown(name, found["before"]),
+                shown(name, found["after"]),
+                shown(name, found["change"], "+"),
+                f"{low} to {high}",
+            ]
+        )
     return markdown_table([row["run"], "before", "after", "change", ends], lines)
 
 

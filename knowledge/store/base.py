@@ -164,8 +164,7 @@ class KnowledgeBase:
 
     def _read_passages(self, title: str) -> list[tuple[Passage, Counter]]:
         """Return the passages of a document, without a score, and their tokens; cached as self._passages."""
-        texts = []
-        for (document,) in self._database.rows(TEXT, title):
-            texts += split_stored(str(document or ""))
+        documents = self._database.rows(TEXT, title)
+        texts = [text for (document,) in documents for text in split_stored(str(document or ""))]
         found = [Passage(f"{title}#{number}", title, text, 0.0) for number, text in enumerate(texts)]
         return [(passage, Counter(tokens(passage.text))) for passage in found]

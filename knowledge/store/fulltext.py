@@ -143,12 +143,10 @@ class FullTextIndex:
             token, number = rarest_first[0]
             rare = [quote(token)]
             last = last * self.max_rows // number
-        found = []
-        best = self._database.rows(BEST, " OR ".join(rare), last, k)
-        for title, number, document, score in best:
-            text = split_stored(document)[number]
-            found.append(Passage(f"{title}#{number}", title, text, score))
-        return found
+        return [
+            Passage(f"{title}#{number}", title, split_stored(document)[number], score)
+            for title, number, document, score in self._database.rows(BEST, " OR ".join(rare), last, k)
+        ]
 
 
 def quote(token: str) -> str:

@@ -43,11 +43,10 @@ class Sums:
         '3 + 4 = 7, 7 + 8 = 15. \\\\boxed{15}'
         """
         verb = "leaves" if self.modulus else "="
-        steps = []
-        for end, term in enumerate(terms[1:], 1):
-            before = self.answer(terms[:end])
-            after = self.answer(terms[: end + 1])
-            steps.append(f"{before} + {term} {verb} {after}")
+        steps = [
+            f"{self.answer(terms[:end])} + {term} {verb} {self.answer(terms[: end + 1])}"
+            for end, term in enumerate(terms[1:], 1)
+        ]
         return f"{', '.join(steps)}. {self.at_once(terms)}"
 
 
