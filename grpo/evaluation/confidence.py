@@ -35,9 +35,13 @@ def calibration(groups: Sequence[Group]) -> dict[str, float]:
 
 def stated_claims(groups: Sequence[Group]) -> list[Stated]:
     """Return the stated confidence of each attempted answer that states one, and whether the answer is right."""
-    attempted = [completion for completion in completions_of(groups) if completion.outcome in ATTEMPTED]
-    stated = [(stated_confidence(completion.text), completion.outcome == "correct") for completion in attempted]
-    return [(confidence, is_right) for confidence, is_right in stated if confidence is not None]
+    claims = []
+    for completion in completions_of(groups):
+        confidence = stated_confidence(completion.text)
+        outcome = completion.outcome
+        if confidence is not None and outcome in ATTEMPTED:
+            claims.append((confidence, outcome == "correct"))
+    return claims
 
 
 def ece(stated: Sequence[Stated]) -> float:

@@ -188,9 +188,10 @@ def own_answers(config: AnyConfig, facts: Sequence[Fact]) -> list[str]:
     """Return what the model of a configuration says about each fact, greedily; "unknown" where it says nothing."""
     policy = load_for_inference(config, choose_device(config.device))
     encode = policy.tokenizer.encode
-    asked = (with_system([{"role": "user", "content": fact.question}], config.system_prompt) for fact in facts)
-    texts = (render(policy.tokenizer, one) + fact.stem for one, fact in zip(asked, facts, strict=True))
-    prompts = [encode(text, add_special_tokens=False) for text in texts]
+    prompts = []
+    for fact in facts:
+        messages = with_system([{"role": "user", "content": fact.question}], config.system_prompt)
+        prompts.append(encode(render(policy.tokenizer, messages) + fact.stem, add_special_tokens=False))
     ends = [encode(end, add_special_tokens=False)[0] for end in ENDS]  # the tokens with which they begin
     sampler = Sampler(policy.model, (*policy.eos_ids, *ends), MAX_SEQUENCES)
     sampling = SamplingParams(MAX_TOKENS, temperature=0.0)
