@@ -63,8 +63,7 @@ def copy_gb_per_s(num_bytes: int, device: str) -> float:
 
 def random_matrix(rows: int, columns: int, build: Build) -> torch.Tensor:
     """Make a matrix of random numbers."""
-    matrix = torch.empty(rows, columns, dtype=build.dtype, device=build.device)
-    return matrix.normal_()
+    return torch.randn(rows, columns, dtype=build.dtype, device=build.device)
 
 
 def median_seconds(run: Side, device: str) -> float:

@@ -20,7 +20,7 @@ from statistics import fmean
 import numpy as np
 
 from bench.record import RESULTS, append, machine, markdown_table, plain_parser
-from grpo.base.errors import CONFIG, UserError, run_main
+from grpo.base.errors import UserError, run_main
 from grpo.evaluation.compare import RATES, interval, measure_answers
 from grpo.run.diagnosis.record import Answer, Record, read_record
 
@@ -69,7 +69,6 @@ def study(run: Path) -> dict:
             f"the run {run} has not answered held-out questions before and after training",
             f"{run / 'evaluation'} does not hold both",
             "finish it with eval_size set",
-            CONFIG,
         )
     return {
         "run": record.name,

@@ -17,7 +17,7 @@ from typing import TextIO
 
 from tqdm import tqdm
 
-from grpo.base.errors import CONFIG, PREFLIGHT, UserError, run_main
+from grpo.base.errors import PREFLIGHT, UserError, run_main
 from grpo.base.progress import check_output, command_parser, say_next
 from grpo.base.storage import failpoint
 from knowledge.source import Document, Skip, read_source, sources_of
@@ -111,7 +111,7 @@ def main(argv: list[str]) -> None:
         with open(options.out, "rb") as there:
             if not b"SQLite format 3".startswith(there.read(15)):
                 raise UserError(
-                    f"{options.out} is no knowledge base", "the build would overwrite it", "name another output", CONFIG
+                    f"{options.out} is no knowledge base", "the build would overwrite it", "name another output"
                 )
     with open(options.skipped or os.devnull, "w", encoding="utf-8") as file:
         built = build(options.source, options.out, options.strict, file, progress=True)

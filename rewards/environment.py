@@ -4,7 +4,7 @@ import asyncio
 from functools import partial
 
 from grpo.algorithm.schema import Score
-from grpo.base.errors import CONFIG, UserError
+from grpo.base.errors import UserError
 from rewards.own import as_number, failure_of
 from rewards.own_names import find_object
 from rewards.own_words import ENVIRONMENT
@@ -20,7 +20,6 @@ def build(name: str, options: Options, objects: UserFunctions) -> Reward:
             f"the environment {name} gives no reward",
             "it has no get_reward",
             "define get_reward(self) in it, or name other rewards in reward_funcs",
-            CONFIG,
         )
     title = tag_of(name)
     return Reward(title, partial(grade, name=title, timeout_s=options["tool_timeout_s"]))

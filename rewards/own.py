@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from grpo.algorithm.schema import Group, Score, TrainerState
-from grpo.base.errors import CONFIG, INTERNAL, UserError
+from grpo.base.errors import INTERNAL, UserError
 from grpo.base.event_loop import EventLoop, wait_for
 from grpo.base.storage import Json
 from grpo.base.text import encodable
@@ -67,12 +67,10 @@ def as_function(name: str, found: Any) -> UserFunction:
     has = f"its parameters are {', '.join(map(str, parameters))}"
     if inspect.Parameter.VAR_KEYWORD not in kinds or inspect.Parameter.POSITIONAL_ONLY in kinds:
         raise UserError(
-            f"the reward {name} takes no **kwargs", f"{has}; all columns of the data are passed, by name", FORM, CONFIG
+            f"the reward {name} takes no **kwargs", f"{has}; all columns of the data are passed, by name", FORM
         )
     for column in set(NOT_PASSED) & set(_required(function)):
-        raise UserError(
-            f"the reward {name} asks for {column}", f"{has}; it sees a whole group", f"use {column}s", CONFIG
-        )
+        raise UserError(f"the reward {name} asks for {column}", f"{has}; it sees a whole group", f"use {column}s")
     return function
 
 
@@ -141,7 +139,7 @@ class OwnCall:
         environments = [one.environment.object for one in self.group.completions if one.environment]
         if environments:
             columns[ENVIRONMENTS] = environments
-        return {**columns, **dict(zip(PASSED, passed, strict=True))}
+        return columns | dict(zip(PASSED, passed, strict=True))
 
     def log_extra(self, column: str, values: Iterable[object]) -> None:
         """Write a value per completion into completions/, among the details of the reward."""

@@ -15,7 +15,7 @@ from sysconfig import get_path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from grpo.base.errors import CONFIG, UserError, redact
+from grpo.base.errors import UserError, redact
 from grpo.base.text import encodable
 
 OUR_PACKAGES = ("grpo", "knowledge", "rewards")  # users like these names for files of their own
@@ -39,7 +39,6 @@ def find_object(name: str, what: str = "reward") -> Any:
             f"the {what} {name} is in no file",
             "a program passed it to grpo.api.train as an object, and only such a program can pass it again",
             "call grpo.api.train with that object; or write it into a file, and name it path/to/file.py:function",
-            CONFIG,
         )
     where, _, attributes = name.rpartition(":")
     if where in OUR_PACKAGES and Path(f"{where}.py").is_file():
@@ -68,7 +67,7 @@ def result_of(work: Callable[[], T], problem: str, fix: str) -> T:
     except (UserError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise UserError(problem, describe_failure(error), fix, CONFIG) from error
+        raise UserError(problem, describe_failure(error), fix) from error
 
 
 def short_name(name: str) -> str:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from grpo.algorithm.schema import Score
-from grpo.base.errors import CONFIG, UserError
+from grpo.base.errors import UserError
 from rewards.prompts import BLOCKS, BLOCKS_AND_CONFIDENCE
 
 KNOWRLS = "hf download zjunlp/KnowRL-Knowledge-Base knowledge_base.db --repo-type dataset --local-dir ."
@@ -164,7 +164,6 @@ def build_rewards(
             f"two rewards are named {name}",
             "metrics tell them apart by name",
             "give one of the files or functions another name",
-            CONFIG,
         )
     return rewards
 

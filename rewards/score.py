@@ -34,13 +34,7 @@ from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.files import BadRows, join_errors, noting, read_records
 from grpo.data.messages import CONVERSATION_FIELDS
-from grpo.data.rows import (
-    FIELDS,
-    USERS_TURN,
-    check_answer,
-    comparing,
-    split_conversation,
-)
+from grpo.data.rows import FIELDS, USERS_TURN, check_answer, comparing, split_conversation
 from rewards.format import parse
 from rewards.mathematics.boxes import last_boxed
 from rewards.own_words import CALLS

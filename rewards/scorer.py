@@ -80,9 +80,12 @@ class Scorer:
         if self.peers.rank:  # the first one grades
             return
         completion = group.completions[index]
-        own = {"prompt": group.prompt.text, "completion_ids": completion.ids, CALLS: completion.calls}
-        own[ENVIRONMENT] = completion.environment
-        row = group.prompt.columns | own
+        row = group.prompt.columns | {
+            "prompt": group.prompt.text,
+            "completion_ids": completion.ids,
+            CALLS: completion.calls,
+            ENVIRONMENT: completion.environment,
+        }
         text = own_words(completion.text, completion.calls)  # never what a tool has said
         for reward in self.rewards:
             if reward.grade is not None and not completion.failure:

@@ -11,29 +11,12 @@ from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.storage import Json
 from grpo.base.text import did_you_mean
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.data.count import (
-    DAMAGED,
-    WITH_MEDIA,
-    RowCount,
-    has_media,
-    is_empty,
-)
-from grpo.data.files import (
-    BadRows,
-    noting,
-    shown,
-)
+from grpo.data.count import DAMAGED, WITH_MEDIA, RowCount, has_media, is_empty
+from grpo.data.files import BadRows, noting, shown
 from grpo.data.messages import is_damaged
 from grpo.data.objects import NO_OBJECTS, Objects
 from grpo.data.prompts import ChatEncoder, make_prompts
-from grpo.data.rows import (
-    FIELDS,
-    Row,
-    check_answer,
-    comparing,
-    fingerprint,
-    read_rows,
-)
+from grpo.data.rows import FIELDS, Row, check_answer, comparing, fingerprint, read_rows
 from grpo.engine.device.peers import Peers
 from rewards.exact import is_unanswerable, truths
 from rewards.registry import Reward, build_rewards

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Any
 from grpo.base.errors import PREFLIGHT, UserError, reason
 from grpo.base.storage import Json
 from grpo.base.text import did_you_mean, is_blank
-from grpo.data.files import (
-    BadRows,
-    join_errors,
-    noting,
-    read_records,
-    row_error,
-    shown,
-)
+from grpo.data.files import BadRows, join_errors, noting, read_records, row_error, shown
 from grpo.data.messages import CONVERSATION_FIELDS, Message, is_text, read_messages, with_system
 
 if TYPE_CHECKING:

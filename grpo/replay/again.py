@@ -15,7 +15,7 @@ from pathlib import Path
 
 from grpo.algorithm.credit import TokenPlaces
 from grpo.algorithm.schema import Group, Score, TrainerState
-from grpo.base.errors import CONFIG, UserError, redact
+from grpo.base.errors import UserError, redact
 from grpo.base.folders import MANIFEST_FILE
 from grpo.base.storage import Json, read_json
 from grpo.config.load import load_config, replicas_of
@@ -177,13 +177,13 @@ def _config_of(record: Record, step: int, overrides: Sequence[str]) -> TrainConf
     """Return the configuration that made a step, on this process alone, and that begins at the checkpoint before it."""
     if "reward_funcs" not in record.config:
         what = f"{record.path} is no run of stage 2" if record.config else f"{record.path} has no {CONFIG_FILE}"
-        raise UserError(what, "only its steps can be made again", "name a run of grpo.train", CONFIG)
+        raise UserError(what, "only its steps can be made again", "name a run of grpo.train")
     saved = checkpoints(record.path)
     intact = [one for one in saved if not problem_with(one)]
     logged = [metrics["step"] for metrics in record.steps]
     last = max([*logged, *map(step_of, saved)], default=0)
     if not 1 <= step <= last:
-        raise UserError(f"the run has no step {step}", f"it has made {last}", "name one of them", CONFIG)
+        raise UserError(f"the run has no step {step}", f"it has made {last}", "name one of them")
     folder = next((one for one in intact if step_of(one) < step), None)
     later = [one for one in saved if step_of(one) >= step and (one / CONFIG_FILE).exists()]
     nearest = later[-1] if later else record.path  # a resumed run may have other keys than it began with
@@ -211,7 +211,7 @@ def _compared(
     look = trainer.learner.look
     groups = trainer.learned.generated
     if look is None:  # of several updates, none was made
-        raise UserError(f"step {step} trains nothing", "every completion is masked", "choose another step", CONFIG)
+        raise UserError(f"step {step} trains nothing", "every completion is masked", "choose another step")
     told = [text for text in said if text.startswith(("note: ", "warning: ", "some "))]
     notes = [text.removeprefix("note: ") for text in told]
     made = _numbered(json.loads(redact(json.dumps(completion_records(groups)))))

@@ -14,7 +14,7 @@ import torch
 
 from grpo.algorithm.schema import Completion, Group, PackedBatch
 from grpo.algorithm.step import Grpo, Learned
-from grpo.base.errors import CONFIG, UserError
+from grpo.base.errors import UserError
 from grpo.base.storage import Json
 
 
@@ -94,14 +94,12 @@ class Gradient:
                 "the step trains nothing",
                 "dynamic sampling has kept no group",
                 "choose a step in which completions are trained",
-                CONFIG,
             )
         if row not in (None, *rows):
             raise UserError(
                 f"row {row} is not among those that the step trains on",
                 f"they are {', '.join(map(str, sorted(rows)))}",
                 "name one of them",
-                CONFIG,
             )
         answers = [Seen(group, *one) for group in self.groups for one in enumerate(group.completions, 1)]
         of_completion = {id(seen.completion): seen for seen in answers}

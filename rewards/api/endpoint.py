@@ -46,7 +46,7 @@ class Endpoint:
 
 def check_model(name: str, model: str) -> None:
     if not model:
-        raise UserError(f"the {name} has no model", f"{name}_model is not set", f"set {name}_model", CONFIG)
+        raise UserError(f"the {name} has no model", f"{name}_model is not set", f"set {name}_model")
 
 
 def read_key(name: str, variable: str) -> str:
@@ -100,14 +100,13 @@ def check_url(name: str, url: str, plain_http: bool = False) -> None:
         parts = urlsplit(url)
         _ = parts.port  # raises ValueError for a port that is no number, or too large
     except ValueError as error:
-        raise UserError(f"{name} is no URL", str(error), fix, CONFIG) from None
+        raise UserError(f"{name} is no URL", str(error), fix) from None
     has_more = "@" in parts.netloc or parts.query or parts.fragment
     if parts.scheme not in ("http", "https") or not parts.hostname or has_more:
         raise UserError(
             f"{name} is not allowed",
             "it must begin with https:// or http:// and a host, and hold no user, password, query or fragment",
             fix,
-            CONFIG,
         )
     if parts.scheme == "https" or parts.hostname in LOOPBACK:
         return
@@ -119,7 +118,6 @@ def check_url(name: str, url: str, plain_http: bool = False) -> None:
             "over plain http, others on the way could read the prompts and the key",
             "use https; or, for a machine of your own network (whose name must stand for private addresses alone, such "
             "as 192.168.0.7), set api_plain_http=true",
-            CONFIG,
         )
     _log.warning("note: %s is %s: prompts, answers and the key travel unencrypted", name, url)
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from grpo.algorithm.schema import Score
-from grpo.base.errors import CONFIG, PREFLIGHT, UserError
+from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.storage import Json
 from grpo.base.text import encodable
 from grpo.engine.device.distributed import choose_device
@@ -252,7 +252,7 @@ def knowledge_base_path(options: Options) -> Path:
     """Return where the knowledge base is. UserError if nothing says so (exit 2), or if it is not there (exit 3)."""
     path = options["knowledge_base"]
     if not path:
-        raise UserError("there is no knowledge base", "knowledge_base is not set", NO_KNOWLEDGE_BASE, CONFIG)
+        raise UserError("there is no knowledge base", "knowledge_base is not set", NO_KNOWLEDGE_BASE)
     if not Path(path).exists():
         raise UserError(
             f"the knowledge base {path} does not exist",

@@ -10,16 +10,7 @@ from string import ascii_lowercase
 from rewards.mathematics.expression import CONSTANTS, expression_or_none
 from rewards.mathematics.names import Label, read_label
 from rewards.mathematics.quantity import Scalar
-from rewards.mathematics.shapes import (
-    INFINITY,
-    MINUS_INFINITY,
-    Bracketed,
-    Calculation,
-    Named,
-    Relation,
-    Shape,
-    all_but,
-)
+from rewards.mathematics.shapes import INFINITY, MINUS_INFINITY, Bracketed, Calculation, Named, Relation, Shape, all_but
 from rewards.mathematics.tokens import Tokens, enclosed, is_letter, text_of
 from rewards.mathematics.value import Number, Points, Value
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from grpo.base.errors import CONFIG, UserError
+from grpo.base.errors import UserError
 from grpo.base.storage import Json, write_atomically, write_lines
 from grpo.config.options import LIBRARY, OF_FACTS, PEOPLE, SHOP, SUMS, WITH_KNOWLEDGE, AnyConfig, Stage, TrainConfig
 from grpo.data.worlds import people
@@ -50,7 +50,6 @@ def make_world(config: Stage, ranks: Ranks, say: Callable[[str], None]) -> Stage
                 f"{folder} holds no toy world, and is not empty",
                 "files such as questions.jsonl and model/ would be replaced",
                 "set toy_dir to a new folder",
-                CONFIG,
             )
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(mark, "{}\n")  # it is a toy world, and not complete
