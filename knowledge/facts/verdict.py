@@ -1,11 +1,14 @@
-"""Say whether some passages support a fact or contradict it: the interface of those who do.
+"""Say whether some passages support a fact or contradict it.
+
+A verifier does so: an NLI model (entailment.py) or rules (matcher.py). It gives one verdict per fact, in order; "unknown"
+without a passage. Several threads may call it.
 
 verifier.verify([("Mira Tolan was born in Velda", passages)])  ->  [Verdict("supported", passages[0])]
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from knowledge.store.passages import Passage
 
@@ -20,10 +23,3 @@ class Verdict:
 
     label: Support
     evidence: Passage | None = None
-
-
-class Verifier(Protocol):
-    """Whoever gives verdicts: an NLI model (entailment.py) or rules (matcher.py)."""
-
-    def verify(self, facts: Sequence[FactToCheck]) -> list[Verdict]:
-        """Give one verdict per fact, in order; "unknown" without a passage. Several threads may call this."""

@@ -22,7 +22,7 @@ from knowledge.facts.claims import Claim, Keep, admissible, every_fact
 from knowledge.facts.entailment import EntailmentVerifier
 from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.facts.model_decomposer import by_model
-from knowledge.facts.verdict import LABELS, FactToCheck, Verdict, Verifier
+from knowledge.facts.verdict import LABELS, FactToCheck, Verdict
 from knowledge.store.base import KnowledgeBase, Lookup
 from knowledge.store.database import KnowledgeBusy
 from knowledge.store.passages import Passage, pack
@@ -304,7 +304,7 @@ def without_any_model() -> Iterator[None]:
         ) from None
 
 
-def build_verifier(options: Options, weigh_contradiction: bool) -> Verifier:
+def build_verifier(options: Options, weigh_contradiction: bool) -> EntailmentVerifier | SentenceMatcher:
     """Build the configured verifier: `verifier: nli` asks a model, `verifier: lexical` compares sentences."""
     if options["verifier"] == "lexical":
         return SentenceMatcher()
