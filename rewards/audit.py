@@ -282,8 +282,7 @@ def with_data(config: TrainConfig) -> Iterator[TrainConfig]:
     with tempfile.TemporaryDirectory() as folder:
         if config.toy_world and not is_made(config):
             # the cold start of a world of facts holds what a model says: here nothing
-            world = invent(config, lambda config, facts: [""] * len(facts))
-            write_world(Path(folder), world)
+            write_world(Path(folder), invent(config, lambda config, facts: [""] * len(facts)))
             config = replace(config, toy_dir=folder)
         located = locate(config)
         assert isinstance(located, TrainConfig)

@@ -288,8 +288,10 @@ class OwnCalls:
     def _say_late(self, call: OwnCall) -> None:
         if call.name not in self.late:
             self.late.add(call.name)
-            what = f"the reward {call.name} takes more than {call.timeout_s:g} s (reward_timeout_s)"
-            _log.warning(f"warning: {what}, and nothing can end it: the run waits for it")
+            _log.warning(
+                f"warning: the reward {call.name} takes more than {call.timeout_s:g} s (reward_timeout_s), and nothing "
+                "can end it: the run waits for it"
+            )
 
 
 async def _await(call: OwnCall, work: Awaitable[object]) -> object:

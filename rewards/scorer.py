@@ -206,8 +206,10 @@ class Scorer:
             why = describe_failure(error)
         if name not in self.failed:
             self.failed.add(name)
-            what = f"the reward {name} failed on a completion, which trains nothing: {why}"
-            _log.warning(f"warning: {what}. rewards/{name}/unscored_frac counts such completions; please report this")
+            _log.warning(
+                f"warning: the reward {name} failed on a completion, which trains nothing: {why}. "
+                f"rewards/{name}/unscored_frac counts such completions; please report this"
+            )
         return Score(None, f"the reward failed: {why}")
 
     def _usable(self, name: str, score: Score) -> Score:
@@ -216,8 +218,10 @@ class Scorer:
             return score
         if name not in self.not_numbers:
             self.not_numbers[name] = score.value
-            what = f"the reward {name} returned {score.value}; {NOT_A_REWARD}"
-            _log.warning(f"warning: {what}. Such completions train nothing; rewards/{name}/unscored_frac counts them")
+            _log.warning(
+                f"warning: the reward {name} returned {score.value}; {NOT_A_REWARD}. Such completions train nothing; "
+                f"rewards/{name}/unscored_frac counts them"
+            )
         return replace(score, value=None, reason=f"the reward returned {score.value}: {NOT_A_REWARD}")
 
 

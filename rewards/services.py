@@ -76,8 +76,9 @@ def _verifier(options: Options) -> Checkup:
         return OFFLINE
     started = time.perf_counter()
     build_verifier(options, weigh_contradiction=True)
-    where = f"{options['nli_model']} on {choose_device(options['device'])}"
-    return Checkup(f"{where}; loaded in {time.perf_counter() - started:.1f} s")
+    return Checkup(
+        f"{options['nli_model']} on {choose_device(options['device'])}; loaded in {time.perf_counter() - started:.1f} s"
+    )
 
 
 def _model(build: Callable[[Options], Resource], options: Options) -> Checkup:

@@ -80,8 +80,9 @@ def find_sources(name: str, split: str, folder: str | None) -> list[Conversation
     registry = _read_registry(path) if folder or path.is_file() else {}
     names = [part.strip() for part in name.split(",")]
     if Path(name).exists() or (folder is None and not set(names) & set(registry)):
-        hint = "; a name in dataset_info.json needs its folder as dataset_dir"
-        return [ConversationFile(fetch_data(name, split, hint))]
+        return [
+            ConversationFile(fetch_data(name, split, "; a name in dataset_info.json needs its folder as dataset_dir"))
+        ]
     missing = [part for part in names if part not in registry]
     if missing:
         raise UserError(

@@ -141,5 +141,6 @@ class Best:
             return
         self.value = value
         save("best", {BEST_FILE: {"metric": self.name, "step": step, "value": value}})
-        found = f"step {step}: {self.name} is {value:.4g}, the best so far"
-        self.run.say(f"{found}; this policy is in {self.run.path}/best")
+        self.run.say(
+            f"step {step}: {self.name} is {value:.4g}, the best so far; this policy is in {self.run.path}/best"
+        )

@@ -56,8 +56,7 @@ class EntailmentVerifier:
             "name a device of this machine, or cpu",
         ):
             self.device = torch.device(device)
-            data_type = torch.float32 if self.device.type == "cpu" else torch.bfloat16
-            self.model = network.to(self.device, data_type).eval()
+            self.model = network.to(self.device, torch.float32 if self.device.type == "cpu" else torch.bfloat16).eval()
             # A stream beside the one on which a policy samples or trains: there, every answer waits for its work.
             self.stream = torch.cuda.Stream(device) if self.device.type == "cuda" else None
             if self.stream:

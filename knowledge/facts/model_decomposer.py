@@ -44,9 +44,14 @@ def by_model(ask: Ask, max_tokens: int = MAX_REPLY_TOKENS, keep: Keep = admissib
         text = clean(text, MAX_TEXT_CHARS)
         if not text.strip():
             return Claims((), "the text is empty")
-        settings = {"max_tokens": max_tokens, "prompt_version": PROMPT_VERSION}
-        messages = prompt(text, question, subject)
-        facts, replies = await converse(ask, messages, parse_reply, ASK_AGAIN, **settings)
+        facts, replies = await converse(
+            ask,
+            prompt(text, question, subject),
+            parse_reply,
+            ASK_AGAIN,
+            max_tokens=max_tokens,
+            prompt_version=PROMPT_VERSION,
+        )
         last = replies[-1]
         if last.text is None:
             facts = parse_reply(without_last_line(last.cut)) or None

@@ -1,7 +1,7 @@
 """Say whether some passages support a fact or contradict it.
 
-A verifier does so: an NLI model (entailment.py) or rules (matcher.py). It gives one verdict per fact, in order; "unknown"
-without a passage. Several threads may call it.
+A verifier does so: an NLI model (entailment.py) or rules (matcher.py). It gives one verdict per fact, in order;
+"unknown" without a passage. Several threads may call it.
 
 verifier.verify([("Mira Tolan was born in Velda", passages)])  ->  [Verdict("supported", passages[0])]
 """

@@ -104,8 +104,9 @@ class ModelJudge(ModelService):
         asking = self._grade(self.client.check, "What is the capital of France?", "Paris", ["Paris"])
         outcome, reason = self.client.run_sync(asking)
         if outcome != "correct":
-            wanted = "it should reply A, B or C, and A to the answer Paris for the capital of France"
-            raise self.useless(f"{wanted}; {reason}")
+            raise self.useless(
+                f"it should reply A, B or C, and A to the answer Paris for the capital of France; {reason}"
+            )
         return "it grades a right answer as correct"
 
     async def _grade(
@@ -114,8 +115,15 @@ class ModelJudge(ModelService):
         """Ask for a grade, and once more if the reply is no grade."""
         nonce = secrets.token_hex(8)
         messages = build_messages(question, answer, truths, nonce, falsehoods)
-        settings = {"max_tokens": self.max_tokens, "prompt_version": PROMPT_VERSION, "nonce": nonce}
-        outcome, replies = await converse(ask, messages, parse_grade, ASK_AGAIN, **settings)
+        outcome, replies = await converse(
+            ask,
+            messages,
+            parse_grade,
+            ASK_AGAIN,
+            max_tokens=self.max_tokens,
+            prompt_version=PROMPT_VERSION,
+            nonce=nonce,
+        )
         last = replies[-1]
         if last.text is None:
             return None, f"the judge: {last.reason}"
