@@ -146,10 +146,6 @@ class ApiClient:
         finally:
             loop.close()
 
-    def metrics(self) -> dict[str, float]:
-        """Return the COUNTS since the start, as <endpoint>/<name>."""
-        return {f"{self.endpoint.name}/{name}": float(self.counts[name]) for name in COUNTS}
-
     def close(self) -> None:
         """End all questions under way as unscorable, from any thread but the event loop's own; close the cache."""
         self._is_closed = True
@@ -367,7 +363,8 @@ class ModelService(Resource):
         self.check()
 
     def counts(self) -> Counts:
-        return {name: (number, 0) for name, number in self.client.metrics().items()}
+        """Return the COUNTS since the start, as <endpoint>/<name>."""
+        return {f"{self.client.endpoint.name}/{name}": (float(self.client.counts[name]), 0) for name in COUNTS}
 
     def close(self) -> None:
         self.client.close()
