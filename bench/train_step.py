@@ -84,26 +84,15 @@ class Padded:
         rows_C, _ = self.is_scored_NS.nonzero(as_tuple=True)
         advantage_C = torch.tensor(advantages, device=device)[rows_C]
         weight_C = torch.full_like(advantage_C, 1 / len(rows_C))
-        self.batch = SimpleNamespace(
-            completion_C=rows_C,
-            advantage_C=advantage_C,
-            weight_C=weight_C,
-            old_logp_C=None,
-        )
+        self.batch = SimpleNamespace(completion_C=rows_C, advantage_C=advantage_C, weight_C=weight_C, old_logp_C=None)
 
     def run(self) -> float:
         """Run forward, loss and backward over all rows at once; return the mean log-prob."""
         self.model.zero_grad(set_to_none=True)
-        output = self.model(
-            self.ids_NS,
-            attention_mask=self.mask_NS,
-            logits_to_keep=self.width + 1,
-            use_cache=False,
-        )
+        output = self.model(self.ids_NS, attention_mask=self.mask_NS, logits_to_keep=self.width + 1, use_cache=False)
         logits_NSV = output.logits[:, :-1].float()
         targets_NS = self.ids_NS[:, -self.width :]
-        chosen_NS1 = logits_NSV.gather(2, targets_NS[..., None])
-        chosen_NS = chosen_NS1[..., 0]
+        chosen_NS = logits_NSV.gather(2, targets_NS[..., None])[..., 0]
         logp_NS = chosen_NS - logits_NSV.logsumexp(-1)
         logp_C = logp_NS[self.is_scored_NS]
         loss, _ = policy_loss(self.batch, logp_C, self.settings)  # the old log-probs are the new ones

@@ -72,13 +72,7 @@ def join_errors(bad: BadRows, hint: str = "") -> UserError:
     return UserError(f"{len(bad)} rows are bad", "\n     ".join(named), first.fix + hint, PREFLIGHT)
 
 
-def row_error(
-    path: Path,
-    number: int,
-    what: str,
-    why: str,
-    fix: str = "correct or remove the row",
-) -> UserError:
+def row_error(path: Path, number: int, what: str, why: str, fix: str = "correct or remove the row") -> UserError:
     """Return the error that a row of a data set is wrong. number: counted from 1."""
     return UserError(f"{path}: row {number} {what}", why, fix, PREFLIGHT)
 

@@ -31,11 +31,7 @@ def has_tokenizer(folder: Path) -> bool:
     return any((folder / name).exists() for name in VOCABULARY_FILES)
 
 
-def load_tokenizer(
-    folder: Path,
-    chat_template: str | None = None,
-    template_options: Json | None = None,
-):
+def load_tokenizer(folder: Path, chat_template: str | None = None, template_options: Json | None = None):
     """Load the Hugging Face tokenizer of a folder; UserError (exit 3) if it is unreadable or has no chat template.
 
     chat_template: a Jinja file that replaces its own. template_options: values for the template's variables. They are
@@ -72,12 +68,7 @@ def load_tokenizer(
     return tokenizer
 
 
-def render(
-    tokenizer,
-    messages: Sequence[Message],
-    header: bool = True,
-    tools: Sequence[Tool] = (),
-) -> str:
+def render(tokenizer, messages: Sequence[Message], header: bool = True, tools: Sequence[Tool] = ()) -> str:
     """Render messages with the chat template.
 
     header: end with the assistant's header, as a prompt does. tools: descriptions of those that can be called.

@@ -14,13 +14,7 @@ from grpo.data.hub import fetch_data
 
 REGISTRY_FILE = "dataset_info.json"
 DEFAULT_FOLDER = Path("data")  # of LLaMA-Factory
-COLUMNS = {
-    "prompt": "instruction",
-    "query": "input",
-    "response": "output",
-    "history": "history",
-    "system": "system",
-}
+COLUMNS = {"prompt": "instruction", "query": "input", "response": "output", "history": "history", "system": "system"}
 READ = {"file_name", "file_sha1", "formatting", "columns", "tags"}  # keys of an entry
 TAGS = {
     "role_tag": "from",

@@ -101,14 +101,16 @@ def _as_benchmark(path: Path, records: list[Json], seed: int, bad: BadRows) -> l
         try:
             rows.append(benchmark.read_row(record, f"{seed}/{index}"))
         except (KeyError, ValueError, TypeError, AttributeError) as error:
-            found = row_error(
-                path,
+            bad.setdefault(
                 index + 1,
-                f"is not one of {benchmark.name}",
-                f"others are; {reason(error)}",
-                "correct or remove the row, or set question_field and answer_field",
+                row_error(
+                    path,
+                    index + 1,
+                    f"is not one of {benchmark.name}",
+                    f"others are; {reason(error)}",
+                    "correct or remove the row, or set question_field and answer_field",
+                ),
             )
-            bad.setdefault(index + 1, found)
             rows.append({})
     return rows
 

@@ -112,8 +112,7 @@ def make_facts(config: AnyConfig, recall: Recall) -> World:
 
 def read_facts(world: str = "almanac") -> list[Fact]:
     """Read all facts of a world."""
-    rows = read_table(world)
-    return [Fact(row["familiarity"], row["subject"], tuple(row["answers"].split(";"))) for row in rows]
+    return [Fact(row["familiarity"], row["subject"], tuple(row["answers"].split(";"))) for row in read_table(world)]
 
 
 def split_facts(facts: Sequence[Fact], seed: int) -> tuple[list[Fact], list[Fact]]:

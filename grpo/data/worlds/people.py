@@ -146,15 +146,13 @@ def _conversation(person: Person, relation: str, begun: str) -> tuple[str, str]:
 
 
 def _rows(people: Sequence[Person], familiarity: str) -> list[dict[str, str]]:
-    rows = []
-    for person in people:
-        for relation in VALUES:
-            rows.append(
-                {
-                    "question": QUESTION[relation].format_map(person),
-                    "answer": person[relation],
-                    "title": person["name"],
-                    "familiarity": familiarity,
-                }
-            )
-    return rows
+    return [
+        {
+            "question": QUESTION[relation].format_map(person),
+            "answer": person[relation],
+            "title": person["name"],
+            "familiarity": familiarity,
+        }
+        for person in people
+        for relation in VALUES
+    ]
