@@ -55,15 +55,7 @@ def parse(
     parser.add_argument("--peer", choices=peers, default=next(iter(peers)), help="what to compare with")
     parser.add_argument("--repeats", type=int, default=5, help="how often each side runs; the sides take turns")
     parser.add_argument("--smoke", action="store_true", help="use tiny sizes, to see whether the benchmark runs")
-    own = RESULTS / f"{name}.jsonl"
-    parser.add_argument(
-        "--save",
-        type=Path,
-        nargs="?",
-        const=own,
-        metavar="FILE",
-        help=f"append the rows to FILE (default: bench/results/{own.name})",
-    )
+    add_save(parser, f"{name}.jsonl")
     for size, value in sizes["cpu"].items():
         add_size(parser, size, value, (choices or {}).get(size))
     device = parser.parse_known_args(argv)[0].device
@@ -85,6 +77,12 @@ def parse(
 def plain_parser(module: str, doc: str) -> argparse.ArgumentParser:
     """Make a parser whose help shows a module's docstring, without its first line, which is the usage."""
     return command_parser(module, doc.partition("\n\n")[2])
+
+
+def add_save(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add --save. name: of the file in bench/results that gets the rows, if no other is named."""
+    text = f"append the rows to FILE (default: bench/results/{name})"
+    parser.add_argument("--save", type=Path, nargs="?", const=RESULTS / name, metavar="FILE", help=text)
 
 
 def add_size(parser: argparse.ArgumentParser, name: str, value: Any, choices: Sequence[str] | None) -> None:

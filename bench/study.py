@@ -19,12 +19,11 @@ from statistics import fmean
 
 import numpy as np
 
-from bench.record import RESULTS, append, machine, markdown_table, plain_parser
+from bench.record import add_save, append, machine, markdown_table, plain_parser
 from grpo.base.errors import UserError, run_main
 from grpo.evaluation.compare import RATES, interval, measure_answers
 from grpo.run.diagnosis.record import Answer, Record, read_record
 
-OWN = RESULTS / "studies" / "rows.jsonl"
 TOGETHER = 10  # steps in each mean of the curve
 Change = Mapping[str, float]  # before, after, change, and the ends of its interval: low, high
 
@@ -103,19 +102,16 @@ def mean_of(rows: Sequence[Mapping]) -> dict:
 
 def table(row: Mapping, ends: str) -> str:
     """Make the table of a row. ends: what its lowest and highest changes are."""
-    lines = []
-    for name, found in row["measures"].items():
-        low = shown(name, found["low"], "+")
-        high = shown(name, found["high"], "+")
-        lines.append(
-            [
-                name,
-                shown(name, found["before"]),
-                shown(name, found["after"]),
-                shown(name, found["change"], "+"),
-                f"{low} to {high}",
-            ]
-        )
+    lines = [
+        [
+            name,
+            shown(name, found["before"]),
+            shown(name, found["after"]),
+            shown(name, found["change"], "+"),
+            f"{shown(name, found['low'], '+')} to {shown(name, found['high'], '+')}",
+        ]
+        for name, found in row["measures"].items()
+    ]
     return markdown_table([row["run"], "before", "after", "change", ends], lines)
 
 
@@ -128,14 +124,7 @@ def save(path: Path, rows: Iterable[Mapping]) -> None:
 def main(argv: list[str] | None = None) -> None:
     parser = plain_parser("bench.study", __doc__)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a finished run")
-    parser.add_argument(
-        "--save",
-        type=Path,
-        nargs="?",
-        const=OWN,
-        metavar="FILE",
-        help=f"append the rows to FILE (default: bench/results/{OWN.relative_to(RESULTS)})",
-    )
+    add_save(parser, "studies/rows.jsonl")
     options = parser.parse_args(argv)
     rows = [study(run) for run in options.runs]
     for row in rows:
