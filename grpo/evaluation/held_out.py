@@ -5,7 +5,7 @@ step is 0, unless the run was resumed with other questions, or the file was dama
 repeated, and the table names its step.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from grpo.algorithm.schema import Prompt
 from grpo.base.storage import Json, read_mapping, write_json, write_log_lines
@@ -68,11 +68,14 @@ class Evaluation:
         self.scorer.take_metrics()  # forget what is counted per step (kb/*); totals (judge/*) contain evaluations
         everyones = replicas.gather_lists(groups)
         if ranks.is_main and self.config.log_completions:
-            with tolerated("evaluation/", self.warned, say=self.run.say):  # a full disk: the run goes on without it
-                path = self.run.path / "evaluation" / f"step-{step:06d}.jsonl"
-                write_log_lines(path, completion_records(everyones))
+            self._write_lines(f"step-{step:06d}.jsonl", completion_records(everyones))
         parts = split_into_parts(everyones, self.config.eval_group_field)
         return {name: summary(part) for name, part in parts.items()}
+
+    def _write_lines(self, name: str, records: Iterable[Mapping]) -> None:
+        """Write a file of evaluation/. If the disk is full, its content is lost, and the run continues."""
+        with tolerated("evaluation/", self.warned, say=self.run.say):
+            write_log_lines(self.run.path / "evaluation" / name, records)
 
     def before(self, step: int) -> Measurement:
         """Measure the policy before training. A resumed run (step > 0) reads the measurement that was written then."""
