@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from grpo.algorithm.schema import POLICY, Completion, Group, Layout, Mode, PackedBatch, Part, Prompt
 from grpo.base.errors import UserError
@@ -41,6 +42,19 @@ ALONE = SimpleNamespace(
     rank=0, world=1, sum=list, sum_=lambda tensor: tensor, max=float, gather_lists=list, of_first=lambda make: make()
 )
 ALONE.replicas, ALONE.shard = ALONE, shard.ALONE
+
+
+def twins(**changes):
+    """Ranks of which there are two, and the other does what this one does."""
+    ranks = SimpleNamespace(**vars(ALONE) | {"world": 2}, is_main=True, is_restart=False)
+    ranks.sum, ranks.sum_ = lambda values: [2 * value for value in values], lambda tensor: tensor.mul_(2)
+    ranks.gather_lists = lambda values: [*values, *values]
+    ranks.sum_to_parts = lambda tensor: 2 * tensor[: len(tensor) // 2]
+    ranks.join_parts_, ranks.replicas = lambda tensor, own: None, ranks
+    ranks.agree, ranks.barrier, ranks.close = lambda facts: None, lambda: None, lambda: None
+    vars(ranks).update(changes)
+    return ranks
+
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"  # real data, where somebody has put it there
 
@@ -108,6 +122,19 @@ def load(
     return model
 
 
+def from_transformers(folder: Path, **options):
+    """transformers' own model of a checkpoint."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, **options).eval()
+
+
+@torch.no_grad()
+def logits_of(model, ids: torch.Tensor) -> torch.Tensor:
+    """Our logits of one sequence, after each token."""
+    return hidden_states(model, ids) @ model.head().T
+
+
 def hidden_states(model, ids: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
     """Those of one sequence, after the last norm."""
     attend = PackedAttention(Layout.of((len(ids), ())), model.build.dtype, "cpu")
@@ -173,6 +200,11 @@ def make_group(prompt: Sequence[int], *completions: Sequence[int], **fields: Seq
     """A group of such completions. fields: of the completions, one value for each."""
     group = Group(Prompt(0, "", tuple(prompt), {}), [make_completion(ids) for ids in completions])
     return fill(group, **fields)
+
+
+def outcomes_of(letters: str) -> list[str | None]:
+    """The outcomes of answers: c for correct, w for wrong, r for refused, - for one of which nothing is known."""
+    return [{"c": "correct", "w": "wrong", "r": "refused", "-": None}[letter] for letter in letters]
 
 
 def make_answers(columns: dict, *texts: str, prompt: str = "p") -> Group:
@@ -245,11 +277,7 @@ def loss_batch(
         number=0,
         completions=[],
         layout=Layout(()),
-        ids_T=nothing,
-        positions_T=nothing,
-        source_C=nothing,
-        targets_C=nothing,
-        cut_C=nothing,
+        **dict.fromkeys(("ids_T", "positions_T", "source_C", "targets_C", "cut_C"), nothing),  # which it does not read
         completion_C=completion_C,
         weight_C=weight_C,
         advantage_C=torch.tensor(advantages),
@@ -311,9 +339,31 @@ def write_rows(path: Path, rows: list[dict]) -> Path:
     return path
 
 
+def edit_json(path: Path, **changes: object) -> None:
+    """Change keys of the object in a JSON file."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
 def read_lines(path: Path) -> list[dict]:
     """The rows of a file of JSON lines."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]  # U+2028 ends none
+
+
+def run_state(folder: Path) -> dict:
+    """What run_state.json says of the run in the folder."""
+    return json.loads((folder / "run_state.json").read_text(encoding="utf-8"))
+
+
+def flip_last_bit(path: Path) -> None:
+    """Damage a file."""
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def same_tensors(one: Path, other: Path) -> bool:
+    """Whether two safetensors files hold the same tensors, bit for bit."""
+    first, second = load_file(one), load_file(other)
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 def build_base(folder: Path, documents: dict, **options) -> Path:

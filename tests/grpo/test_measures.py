@@ -1,32 +1,32 @@
 """The numbers about graded answers, each worked by hand."""
 
 import pytest
-from making import make_group
+from making import make_group, outcomes_of
 
 from grpo.algorithm.schema import Score
 from grpo.evaluation.measures import note_on_unscored, summary
 
 
-def question(*outcomes, details=None, rewards=None, length=2):
-    """One question and how its answers turned out; None: no reward could tell."""
+def question(letters, details=None, rewards=None, length=2):
+    """One question and how its answers turned out, a letter for each; -: no reward could tell."""
+    outcomes = outcomes_of(letters)
     scores = [{"r": Score(1.0, "", outcome, details=details or {})} for outcome in outcomes]
     return make_group((), *[[1] * length] * len(outcomes), scores=scores, reward=rewards or [1.0] * len(outcomes))
 
 
 def answers(right, wrong, refused=0):
     """One answer per question."""
-    outcomes = ["correct"] * right + ["wrong"] * wrong + ["refused"] * refused
-    return [question(outcome) for outcome in outcomes]
+    return [question(letter) for letter in "c" * right + "w" * wrong + "r" * refused]
 
 
 def test_every_question_counts_the_same():
     """7 of 9 answers are known. Right: 2 of 4, 1 of 2, 0 of 1; wrong: 1 of 4, 1 of 2, 0; declined: 1 of 4, 0, 1."""
     found = summary(
         [
-            question("correct", "correct", "wrong", "refused", length=3, rewards=[2.0, None, -1.0, 1.0]),
-            question("correct", "wrong", length=6, rewards=[3.0, None]),
-            question("refused", None, length=9, rewards=[0.0, None]),
-            question(None, length=9, rewards=[None]),
+            question("ccwr", length=3, rewards=[2.0, None, -1.0, 1.0]),
+            question("cw", length=6, rewards=[3.0, None]),
+            question("r-", length=9, rewards=[0.0, None]),
+            question("-", length=9, rewards=[None]),
         ]
     )
     right, wrong, declined = 1 / 3, 1 / 4, 5 / 12
@@ -61,7 +61,7 @@ def test_nobody_knows_how_right_those_are_who_all_declined():
 
 def test_without_outcomes_there_is_no_accuracy():
     """A reward that cannot tell right from wrong, such as `format`, has scored nothing wrong."""
-    found = summary([question(None, None, rewards=[None, 1.0]), question(None, rewards=[1.0])])
+    found = summary([question("--", rewards=[None, 1.0]), question("-", rewards=[1.0])])
     rates = ("accuracy", "incorrect", "not_attempted", "f_score", "truthfulness", "accuracy_low")
     assert {found[name] for name in rates} == {None}
     assert (found["unscored_frac"], found["reward"]) == (pytest.approx(1 / 3), 1.0)
@@ -71,17 +71,14 @@ def test_without_outcomes_there_is_no_accuracy():
 
 def test_what_could_not_be_scored_is_said():
     assert note_on_unscored(summary(answers(2, 1))) == ""
-    uneven = summary([question("correct", None, None), question("wrong", "wrong", "correct"), question(None, None)])
+    uneven = summary([question("c--"), question("wwc"), question("--")])
     assert note_on_unscored(uneven) == "50.0% of the answers could not be scored and count nowhere"
 
 
 def test_cut_answers_are_counted():
-    group = question("correct", "correct")
+    group = question("cc")
     group.completions[0].finish_reason = "length"
     assert summary([group])["clipped_ratio"] == 0.5
-
-
-OUTCOMES = {"c": "correct", "w": "wrong", "r": "refused", "-": None}
 
 
 @pytest.mark.parametrize(("outcomes", "low", "high"), [  # a letter for each answer, a word for each question
@@ -98,14 +95,14 @@ OUTCOMES = {"c": "correct", "w": "wrong", "r": "refused", "-": None}
     ("cccc " * 5, 0.56552, 1.0),  # equal means say nothing about their spread: as of five right answers
 ])  # fmt: skip
 def test_intervals_of_the_accuracy(outcomes, low, high):
-    found = summary([question(*map(OUTCOMES.get, word)) for word in outcomes.split()])
+    found = summary([question(word) for word in outcomes.split()])
     assert (found["accuracy_low"], found["accuracy_high"]) == pytest.approx((low, high), abs=1e-4)
 
 
 def test_pass_at_k_up_to_the_fewest_answers():
     """Of five answers one right, of three one right (and one unknown): the chance that two draws hold a right one is
     1 - C(4,2) / C(5,2) = 2/5, and 1 - C(2,2) / C(3,2) = 2/3."""
-    found = summary([question("correct", *["wrong"] * 4), question("wrong", None, "correct", "refused")])
+    found = summary([question("cwwww"), question("w-cr")])
     assert found["pass@1"] == pytest.approx((1 / 5 + 1 / 3) / 2)
     assert found["pass@2"] == pytest.approx((2 / 5 + 2 / 3) / 2)
     assert [name for name in found if name.startswith("pass@")] == ["pass@1", "pass@2"]
@@ -113,7 +110,7 @@ def test_pass_at_k_up_to_the_fewest_answers():
 
 def test_the_facts_of_an_answer_count_once():
     """KnowRL's reward has checked the wrong answer, and factuality, which is logged beside it, both."""
-    wrong, right = question("wrong"), question("correct")
+    wrong, right = question("w"), question("c")
     wrong.completions[0].scores |= {
         name: Score(0.0, details={"facts": 4, "supported": 0, "refuted": 3}) for name in ("knowrl", "factuality")
     }
@@ -125,10 +122,10 @@ def test_the_facts_of_an_answer_count_once():
 def test_supported_facts_of_all_facts():
     """2 of 3, and 0 of 1: one half of all facts, where the mean of the two shares is a third."""
     groups = [
-        question("correct", details={"facts": 3, "supported": 2, "refuted": 0}),
-        question("wrong", details={"facts": 1, "supported": 0, "refuted": 1}),
-        question("refused", details={"facts": 0, "supported": 0, "refuted": 0}),
-        question("correct", details={"other": 1}),
+        question("c", details={"facts": 3, "supported": 2, "refuted": 0}),
+        question("w", details={"facts": 1, "supported": 0, "refuted": 1}),
+        question("r", details={"facts": 0, "supported": 0, "refuted": 0}),
+        question("c", details={"other": 1}),
     ]
     found = summary(groups)
     assert found["supported_frac"] == pytest.approx(2 / 4)

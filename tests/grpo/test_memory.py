@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from test_train import configured
 
 from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.schema import Layout, Prompt
-from grpo.base.errors import INTERNAL, MEMORY, STORAGE, UserError, describe, is_out_of_memory, is_storage_error
+from grpo.base.errors import CONFIG, INTERNAL, MEMORY, STORAGE, UserError, describe, is_out_of_memory, is_storage_error
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.engine.attention import choice
 from grpo.engine.attention.packed import PackedAttention
@@ -29,23 +30,17 @@ from grpo.engine.parallel.shard import Shard
 from grpo.run.run import Run
 from grpo.train import GrpoTrainer, longest_groups
 
-
-def qwen2(vocab_size, hidden_size, intermediate_size, num_hidden_layers, heads, kv_heads, positions=4096, **more):
-    return {
-        "model_type": "qwen2",
-        "vocab_size": vocab_size,
-        "hidden_size": hidden_size,
-        "intermediate_size": intermediate_size,
-        "num_hidden_layers": num_hidden_layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "max_position_embeddings": positions,
-        **more,
-    }
-
-
-SMALL = qwen2(2048, 256, 704, 4, 4, 2)
-NARROW = qwen2(2048, 128, 352, 4, 4, 2)  # half the memory of a token, a quarter of the work
+SMALL = {
+    "model_type": "qwen2",
+    "vocab_size": 2048,
+    "hidden_size": 256,
+    "intermediate_size": 704,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+}
+NARROW = SMALL | {"hidden_size": 128, "intermediate_size": 352}  # half the memory of a token, a quarter of the work
 
 
 def decoder(raw, rank, dtype, device="cpu"):
@@ -53,33 +48,21 @@ def decoder(raw, rank, dtype, device="cpu"):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("recompute", "targets"), [
-    *((recompute, ALL_PROJECTIONS) for recompute in ("none", "mlp", "all")),
-    *(("none", targets) for targets in (ALL_PROJECTIONS[:4], ("o_proj", "down_proj"))),
-])  # fmt: skip
-def test_what_is_kept_is_what_autograd_keeps(dtype, recompute, targets):
-    build = Build(LoraSpec(16, 16, targets=targets), False, dtype, "cpu")
+@pytest.mark.parametrize(("recompute", "where"), [
+    *((recompute, {}) for recompute in ("none", "mlp", "all")),
+    *(("none", {"targets": targets}) for targets in (ALL_PROJECTIONS[:4], ("o_proj", "down_proj"))),
+    *((recompute, {"layers": (2, 3)}) for recompute in ("none", "mlp")),
+], ids=str)  # fmt: skip
+def test_what_is_kept_is_what_autograd_keeps(dtype, recompute, where):
+    """Of all four layers, or of the last two: below the first adapter nothing is kept."""
+    build = Build(LoraSpec(16, 16, **where), False, dtype, "cpu")
     model, layout = OwnDecoder(ModelConfig.from_hf(SMALL), build), Layout.of((40, (60, 60, 60)))
     model.recompute = recompute
     measured = kept_by_autograd(model, PackedAttention(layout, dtype, "cpu"), layout.num_tokens)
-    attention, mlp, once = memory.kept_bytes_per_token(model)
-    own = dtype.itemsize * 256
-    per_layer = {"none": attention + mlp, "mlp": attention + own, "all": own}[recompute]
-    rel = {"none": 0.05, "mlp": 0.1, "all": 0.5}[recompute]  # `all` keeps next to nothing
-    assert measured == pytest.approx(4 * per_layer + once, rel=rel)
-
-
-@pytest.mark.parametrize("recompute", ["none", "mlp"])
-def test_below_the_first_adapter_nothing_is_kept(recompute):
-    """Adapters on the last two of four layers, beside adapters on all: what two layers keep is missing."""
-    measured, counted, layout = [], [], Layout.of((40, (60, 60, 60)))
-    for layers in (None, (2, 3)):
-        build = Build(LoraSpec(16, 16, layers=layers), False, torch.float32, "cpu")
-        model = OwnDecoder(ModelConfig.from_hf(SMALL), build)
-        model.recompute = recompute
-        measured.append(kept_by_autograd(model, PackedAttention(layout, torch.float32, "cpu"), layout.num_tokens))
-        counted.append(memory.activation_bytes_per_token(model, recompute))
-    assert measured[0] - measured[1] == pytest.approx(counted[0] - counted[1], rel=0.1)
+    attention, mlp, _ = memory.kept_bytes_per_token(model)
+    not_kept = {"none": 0, "mlp": mlp, "all": attention + mlp}[recompute] + 5 * dtype.itemsize * 704  # in the backward
+    rel = 0.15 if "layers" in where else {"none": 0.05, "mlp": 0.1, "all": 0.5}[recompute]  # `all` keeps hardly any
+    assert measured == pytest.approx(memory.activation_bytes_per_token(model, recompute) - not_kept, rel=rel)
 
 
 PASS = f"""
@@ -251,56 +234,48 @@ def test_how_many_sequences_are_decoded_together():
         assert memory.choose_num_sequences(model, wanted, 100, free) == number
 
 
-@pytest.mark.parametrize("error", [
-    MemoryError(),
-    OSError(errno.ENOMEM, "Cannot allocate memory"),
-    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
-    RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you"),
-    RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."),
-    RuntimeError("could not create a primitive"),
-    RuntimeError("could not create a memory object"),
-    RuntimeError("std::bad_alloc"),
-    RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
-    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
-    RuntimeError("cudaErrorMemoryAllocation"),
-    torch.distributed.DistBackendError("NCCL error: unhandled cuda error, Cuda failure 2 'out of memory'"),
-    RuntimeError("unable to mmap 8 bytes from file <x>: Cannot allocate memory (12)"),
-], ids=str)  # fmt: skip
-def test_what_counts_as_out_of_memory(error):
-    assert is_out_of_memory(error) and describe(error)[0] == MEMORY
+ERRORS = {
+    MEMORY: [
+        MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you"),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."),
+        RuntimeError("could not create a primitive"),
+        RuntimeError("could not create a memory object"),
+        RuntimeError("std::bad_alloc"),
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("cudaErrorMemoryAllocation"),
+        torch.distributed.DistBackendError("NCCL error: unhandled cuda error, Cuda failure 2 'out of memory'"),
+        RuntimeError("unable to mmap 8 bytes from file <x>: Cannot allocate memory (12)"),
+    ],
+    STORAGE: [
+        Exception("File too large (os error 27)"),  # tokenizers
+        RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        sqlite3.OperationalError("database or disk is full"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
+    ],
+    INTERNAL: [
+        RuntimeError("shapes differ"),
+        ValueError("can't allocate memory"),
+        RuntimeError("could not create a primitive descriptor for a matmul primitive"),
+        OSError(errno.ENOENT, "out of memory"),
+        OSError(errno.ENOENT, "no space"),
+        sqlite3.OperationalError("no such table: disk"),
+        KeyError("no space"),
+    ],
+    CONFIG: [UserError("out of memory")],
+}
 
 
-@pytest.mark.parametrize("error", [
-    RuntimeError("shapes differ"),
-    ValueError("can't allocate memory"),
-    RuntimeError("could not create a primitive descriptor for a matmul primitive"),
-    OSError(errno.ENOENT, "out of memory"),
-    UserError("out of memory"),
-], ids=str)  # fmt: skip
-def test_what_does_not_count_as_out_of_memory(error):
-    assert not is_out_of_memory(error) and exit_code(error) != MEMORY
-
-
-@pytest.mark.parametrize(("error", "code"), [
-    (Exception("File too large (os error 27)"), STORAGE),  # tokenizers
-    (RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"), STORAGE),
-    (sqlite3.OperationalError("database or disk is full"), STORAGE),
-    (OSError(errno.EDQUOT, "Disk quota exceeded"), STORAGE),
-    (OSError(errno.ENOENT, "no space"), INTERNAL),
-    (sqlite3.OperationalError("no such table: disk"), INTERNAL),
-    (KeyError("no space"), INTERNAL),
-], ids=str)  # fmt: skip
-def test_what_counts_as_a_full_disk(error, code):
-    assert is_storage_error(error) == (code == STORAGE) and exit_code(error) == code
-
-
-def exit_code(error):
-    """That of a command which this error ends."""
-    try:
+@pytest.mark.parametrize(("error", "code"), [(error, code) for code in ERRORS for error in ERRORS[code]], ids=str)
+def test_what_counts_as_out_of_memory_and_as_a_full_disk(error, code):
+    with pytest.raises(type(error)) as caught:
         raise error
-    except Exception as raised:
-        return describe(raised)[0]
+    assert describe(caught.value)[0] == code
+    assert is_out_of_memory(error) == (code == MEMORY) and is_storage_error(error) == (code == STORAGE)
 
 
 # --- when it runs out ----------------------------------------------------------------------------------------------
@@ -324,39 +299,34 @@ def made(tmp_path):
         run.__exit__(None, None, None)
 
 
-@pytest.fixture()
-def wrap_passes():
-    """Let a function take the place of a trainer's passes over micro-batches. It is given the batch and the pass."""
+def wrap_passes(trainer, replacement):
+    """Let a function take the place of the trainer's passes over micro-batches. It is given the batch and the pass."""
+    original = trainer.learner.logprobs
 
-    def wrap(trainer, replacement):
-        original = trainer.learner.logprobs
+    def one_pass(model, batch, *more):
+        if model is not trainer.model:
+            return original(model, batch, *more)
+        return replacement(batch, lambda: original(model, batch, *more))
 
-        def one_pass(model, batch, *more):
-            if model is not trainer.model:
-                return original(model, batch, *more)
-            return replacement(batch, lambda: original(model, batch, *more))
-
-        trainer.learner.logprobs = one_pass
-
-    return wrap
+    trainer.learner.logprobs = one_pass
 
 
-@pytest.fixture()
-def runs_out_above(wrap_passes):
+def run_out_above(trainer, tokens, phase):
     """Let the pass of a micro-batch with more than so many packed tokens fail, before or after its forward."""
 
-    def let(trainer, tokens, phase):
-        def limited(batch, run):
-            if phase == "forward" and batch.layout.num_tokens > tokens:
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-            logp_C, entropy_C = run()
-            if phase == "backward" and logp_C.requires_grad and batch.layout.num_tokens > tokens:
-                logp_C.register_hook(lambda grad: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out of memory.")))
-            return logp_C, entropy_C
+    def fail(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
-        wrap_passes(trainer, limited)
+    def limited(batch, run):
+        is_large = batch.layout.num_tokens > tokens
+        if is_large and phase == "forward":
+            fail()
+        logp_C, entropy_C = run()
+        if is_large and logp_C.requires_grad:
+            logp_C.register_hook(fail)
+        return logp_C, entropy_C
 
-    return let
+    wrap_passes(trainer, limited)
 
 
 def step(trainer):
@@ -366,16 +336,14 @@ def step(trainer):
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])
-def test_smaller_micro_batches_end_at_the_same_weights(made, runs_out_above, phase, capsys):
+def test_smaller_micro_batches_end_at_the_same_weights(made, phase, capsys):
     """To a hundredth of an update (learning rate 5e-3): AdamW divides by gradients whose sum has another order."""
     whole, halved = made("whole"), made("halved")
-    runs_out_above(halved, 120, phase)
+    run_out_above(halved, 120, phase)
     for _ in range(2):
         step(whole), step(halved)
     assert halved.memory.budget.tokens <= 240 < whole.memory.budget.tokens
     assert "note: out of memory (" in capsys.readouterr().err
-    same = torch.isclose(halved.optimizer.flat.values, whole.optimizer.flat.values, rtol=1e-4, atol=1e-6)
-    assert (~same).sum() <= 3  # AdamW's first steps blow up the rounding of a gradient that is nearly 0
     torch.testing.assert_close(halved.optimizer.flat.values, whole.optimizer.flat.values, rtol=1e-3, atol=5e-5)
     assert not torch.equal(whole.optimizer.flat.values, made("untrained").optimizer.flat.values)
 
@@ -403,34 +371,30 @@ def test_a_step_that_is_done_again_forgets_what_its_first_try_had_summed(made):
         assert steps["again"][metric] == pytest.approx(steps["whole"][metric], rel=1e-4, abs=1e-6)
 
 
-def test_a_step_that_is_done_again_asks_the_other_ranks_nothing_twice(made, runs_out_above, monkeypatch):
+def test_a_step_that_is_done_again_asks_the_other_ranks_nothing_twice(made, monkeypatch):
     """They do not do it again: they would wait for one another. Its time is that of both tries."""
     asked = {}
     for name in ("whole", "halved"):
-        trainer = made(name, scale_rewards="batch", dynamic_sampling=True, num_iterations=2)
+        trainer, calls = made(name, scale_rewards="batch", dynamic_sampling=True, num_iterations=2), Mock()
         trainer.run.signals.interruptible = lambda together=False: nullcontext()  # which asks only if all ranks come by
         askers = {"sum": trainer.ranks, "max": trainer.ranks, "gather": trainer.ranks}
         for method, asker in (askers | {"sum_grad": trainer.optimizer.flat}).items():
-            original = getattr(asker, method)
-
-            def record(*values, name=name, method=method, original=original):
-                asked.setdefault(name, []).append(method)
-                return original(*values)
-
-            monkeypatch.setattr(asker, method, record)
+            calls.attach_mock(Mock(wraps=getattr(asker, method)), method)
+            monkeypatch.setattr(asker, method, getattr(calls, method))
         if name == "halved":
-            runs_out_above(trainer, 120, "backward")
+            run_out_above(trainer, 120, "backward")
         tokens = trainer.memory.budget.tokens
         trainer.run_step()
         assert (trainer.memory.budget.tokens < tokens) == (name == "halved")
         times = trainer.clock.result()
         assert times["step_time"] > times["time/generate"] > 0
+        asked[name] = [call[0] for call in calls.method_calls]
     assert asked["whole"] == asked["halved"] and {"sum", "max", "sum_grad", "gather"} == set(asked["whole"])
 
 
-def test_what_cannot_be_halved_ends_with_exit_8_and_says_what_to_lower(made, runs_out_above):
+def test_what_cannot_be_halved_ends_with_exit_8_and_says_what_to_lower(made):
     small = made("small")
-    runs_out_above(small, 0, "forward")
+    run_out_above(small, 0, "forward")
     before = small.optimizer.flat.values.clone()
     told = "2.00 GiB", "activations", "max_tokens_per_micro_batch"
     refused(lambda: step(small), *told, exit_code=MEMORY)
@@ -474,16 +438,16 @@ def test_the_longest_step_is_made_of_the_longest_prompt_and_fills_a_micro_batch(
     assert [len(group.completions) for group in groups] == [3] * 5
 
 
-def test_the_longest_step_finds_the_size_that_fits_and_leaves_no_trace(made, wrap_passes, runs_out_above, capsys):
+def test_the_longest_step_finds_the_size_that_fits_and_leaves_no_trace(made, capsys):
     first, second = made("tried"), made("not_tried")
-    runs_out_above(first, 200, "backward")
+    run_out_above(first, 200, "backward")
     seen = []
     wrap_passes(first, lambda batch, run: (seen.append(batch.layout.num_tokens), run())[1])
     first.try_largest()
     assert max(seen) > 200 >= seen[-1] > 100  # it tried the largest, and what fits fills its budget
     assert "the longest step fits" in capsys.readouterr().err
     assert not first.optimizer.flat.grad.any()
-    runs_out_above(second, 200, "backward")
+    run_out_above(second, 200, "backward")
     metrics = step(first), step(second)
     assert metrics[0]["loss"] == pytest.approx(metrics[1]["loss"], abs=1e-6)
     torch.testing.assert_close(first.optimizer.flat.values, second.optimizer.flat.values, rtol=1e-4, atol=1e-6)

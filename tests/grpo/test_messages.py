@@ -74,12 +74,18 @@ ASKED, RESULT = user("Weather?"), {"role": "tool", "tool_call_id": "c1", "conten
 CALLING = assistant(None, tool_calls=[call("look", city="Oslo")])
 THINKING = assistant("4", reasoning_content="2 and 2")
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
-ROWS = {  # what a message may hold beside role and content, once each
-    "tool_calls": [ASKED, CALLING],
-    "tool": [ASKED, RESULT, assistant("Rain.")],
-    "reasoning_content": [ASKED, THINKING],
-    "thinking": [ASKED, assistant("4", thinking="2 and 2")],
-    "two calls": [ASKED, assistant("", tool_calls=[call("look", city="Oslo"), call("look", city="Bergen")])],
+SMALL = [ASKED, assistant("Sun.")]
+ROWS = {  # what a message may hold beside role and content, once each, and the column tools in each form
+    "tool_calls": {"messages": [ASKED, CALLING]},
+    "tool": {"messages": [ASKED, RESULT, assistant("Rain.")]},
+    "reasoning_content": {"messages": [ASKED, THINKING]},
+    "thinking": {"messages": [ASKED, assistant("4", thinking="2 and 2")]},
+    "two calls": {
+        "messages": [ASKED, assistant("", tool_calls=[call("look", city="Oslo"), call("look", city="Bergen")])]
+    },
+    "tools as objects": {"messages": SMALL, "tools": TOOLS},
+    "tools as text": {"messages": SMALL, "tools": json.dumps(TOOLS)},
+    "tools as texts": {"messages": SMALL, "tools": [json.dumps(TOOLS[0])]},
 }
 WRITTEN = {
     "qwen": {"tool_calls", "tool", "reasoning_content", "thinking", "two calls", "tools"},
@@ -89,8 +95,11 @@ WRITTEN = {
 
 
 def examples_of(encoder, *records, max_length=1000, system_prompt=None):
-    """Return the text of each prompt with its answer, as the tokens spell them, and the rows that are left out."""
-    count = RowCount("d.jsonl")
+    """Return the text of each prompt with its answer, as the tokens spell them, and the rows that are left out.
+
+    A list is a record of these messages.
+    """
+    count, records = RowCount("d.jsonl"), [{"messages": one} if isinstance(one, list) else one for one in records]
     groups = make_examples(records, Path("d.jsonl"), encoder, system_prompt, max_length, count)
     decode = encoder.tokenizer.decode
     return [(decode(g.prompt.ids), decode(g.completions[0].ids)) for g in groups], count
@@ -107,39 +116,25 @@ def asked_of(encoder, tmp_path, *records):
     return [encoder.tokenizer.decode(prompt.ids) for prompt in loaded.prompts], loaded.count
 
 
-def rendered(encoder, messages):
+def rendered(encoder, messages, tools):
     """Return a conversation as its template writes it, `thinking` under the name that this one knows."""
     messages = [{"reasoning_content": message.get("thinking"), **message} for message in messages]
-    return encoder.tokenizer.apply_chat_template(messages, tokenize=False).rstrip("\n")
-
-
-SMALL = [ASKED, assistant("Sun.")]
+    return encoder.tokenizer.apply_chat_template(messages, tools=tools, tokenize=False).rstrip("\n")
 
 
 @pytest.mark.parametrize("template", WRITTEN)
 @pytest.mark.parametrize("part", ROWS)
-def test_a_message_is_rendered_whole_or_its_row_is_left_out_and_counted(encoders, tmp_path, template, part):
-    encoder, messages = encoders[template], ROWS[part]
-    whole = part in WRITTEN[template] and rendered(encoder, messages)
-    examples, count = examples_of(encoder, {"messages": messages}, {"messages": SMALL})
+def test_a_row_is_rendered_whole_or_left_out_and_counted(encoders, tmp_path, template, part):
+    encoder, row = encoders[template], ROWS[part]
+    messages, column = row["messages"], {name: row[name] for name in row if name == "tools"}
+    is_written = part.partition(" as ")[0] in WRITTEN[template]
+    whole = is_written and rendered(encoder, messages, TOOLS if column else None)
+    examples, count = examples_of(encoder, row, SMALL)
     assert [prompt + answer for prompt, answer in examples[:-1]] == ([whole] if whole else [])
     assert count.left_out.total() == (not whole)
-    prompt = [*messages, user("And 2 + 2?")]
-    asked, count = asked_of(encoder, tmp_path, {"prompt": prompt}, {"prompt": [ASKED]})
+    asked, count = asked_of(encoder, tmp_path, {"prompt": [*messages, ASKED], **column}, {"prompt": [ASKED]})
     assert len(asked) == 1 + bool(whole) and count.left_out.total() == (not whole)
     assert not whole or asked[0].startswith(whole)
-
-
-@pytest.mark.parametrize("template", WRITTEN)
-@pytest.mark.parametrize("column", [TOOLS, json.dumps(TOOLS), [json.dumps(TOOLS[0])]], ids=["objects", "text", "texts"])
-def test_the_column_tools_is_rendered_or_its_row_is_left_out(encoders, tmp_path, template, column):
-    is_written = "tools" in WRITTEN[template]
-    examples, count = examples_of(encoders[template], {"messages": SMALL, "tools": column}, {"messages": SMALL})
-    assert ['"look"' in prompt for prompt, _ in examples] == [True, False][not is_written :]
-    assert count.left_out.total() == (not is_written)
-    asked, count = asked_of(encoders[template], tmp_path, {"question": "a", "tools": column}, {"question": "a"})
-    assert ['"look"' in prompt for prompt in asked] == [True, False][not is_written :]
-    assert count.left_out.total() == (not is_written)
 
 
 def test_a_column_tools_that_describes_no_tools_is_a_column_like_others(encoders, tmp_path):
@@ -150,29 +145,29 @@ def test_a_column_tools_that_describes_no_tools_is_a_column_like_others(encoders
 
 @pytest.mark.parametrize(("given", "whose"), cases(__file__, "calls"))
 def test_all_ways_to_write_a_call_are_one(encoders, given, whose):
-    usual = examples_of(encoders["qwen"], {"messages": [ASKED, CALLING]})
-    assert examples_of(encoders["qwen"], {"messages": [ASKED, assistant(None) | json.loads(given)]}) == usual
+    usual = examples_of(encoders["qwen"], [ASKED, CALLING])
+    assert examples_of(encoders["qwen"], [ASKED, assistant(None) | json.loads(given)]) == usual
 
 
 def test_answers_of_weight_0_and_empty_ones_are_no_targets(encoders):
     """They stay in the prompts of the answers after them."""
     for off in ({"weight": 0}, {"weight": 0.0}, {"weight": False}, {"train": False}):
         turns = [ASKED, assistant("bad", **off), ASKED, assistant(""), ASKED, assistant("good", weight=1)]
-        ((prompt, answer),), count = examples_of(encoders["plain"], {"messages": turns})
+        ((prompt, answer),), count = examples_of(encoders["plain"], turns)
         assert "bad" in prompt and answer == "good<|im_end|>" and not count.left_out
-        examples, count = examples_of(encoders["plain"], {"messages": turns[:4]}, {"messages": SMALL})
+        examples, count = examples_of(encoders["plain"], turns[:4], SMALL)
         assert len(examples) == 1 and count.left_out.total() == 1
 
 
 @pytest.mark.parametrize("more", [more for (more,) in cases(__file__, "impossible")])
 def test_what_no_template_could_write_is_said(encoders, more):
     answer = assistant("x", **json.loads(more))
-    refused(lambda: examples_of(encoders["qwen"], {"messages": [ASKED, answer]}), "row 1")
+    refused(lambda: examples_of(encoders["qwen"], [ASKED, answer]), "row 1")
 
 
 def test_a_call_that_spells_special_tokens_is_left_out(encoders):
     hostile = assistant("", tool_calls=[call("look", city="<|im_end|>")])
-    examples, count = examples_of(encoders["qwen"], {"messages": [ASKED, hostile]}, {"messages": SMALL})
+    examples, count = examples_of(encoders["qwen"], [ASKED, hostile], SMALL)
     assert len(examples) == 1 and count.left_out.total() == 1
 
 
@@ -181,14 +176,14 @@ def test_an_answer_that_the_template_does_not_write_after_its_own_header_is_left
     tokenizer.chat_template = QWEN.replace(
         "<|im_start|>assistant\n{% endif", "<|im_start|>assistant\n<think>\nHm.{% endif"
     )
-    examples, count = examples_of(ChatEncoder(tokenizer), {"messages": [ASKED, THINKING]}, {"messages": SMALL})
+    examples, count = examples_of(ChatEncoder(tokenizer), [ASKED, THINKING], SMALL)
     assert len(examples) == 1 and count.notes.total() == 1
 
 
 def test_a_turn_with_calls_is_cut_at_the_length(encoders):
-    (whole,), _ = examples_of(encoders["qwen"], {"messages": [ASKED, CALLING]})
+    (whole,), _ = examples_of(encoders["qwen"], [ASKED, CALLING])
     num_tokens = len(encoders["qwen"].tokenizer.encode("".join(whole), add_special_tokens=False))
-    ((_, cut),), count = examples_of(encoders["qwen"], {"messages": [ASKED, CALLING]}, max_length=num_tokens - 1)
+    ((_, cut),), count = examples_of(encoders["qwen"], [ASKED, CALLING], max_length=num_tokens - 1)
     assert cut == whole[1].removesuffix("<|im_end|>") and count.notes.total() == 1
 
 

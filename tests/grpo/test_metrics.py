@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from making import ALONE, loss_batch, make_completion, make_group
+from making import ALONE, loss_batch, make_completion, make_group, outcomes_of
 
 from grpo.algorithm.meter import TokenMeter
 from grpo.algorithm.schema import Score
@@ -64,8 +64,9 @@ def test_token_means_over_two_micro_batches_and_two_iterations():
     assert meter.result(ALONE) == pytest.approx(BY_HAND, rel=1e-6)
 
 
-def test_without_a_reference_no_kl_is_measured():
+def test_without_a_reference_no_kl_is_measured_and_without_tokens_no_mean():
     meter = TokenMeter()
+    assert meter.result(ALONE) == {"loss": 0.0}
     add(meter, 0, 0.5, [0.1], [-3.0], [-2.7], [0.0], [3.0], [0], [0], has_ref=False)
     assert meter.result(ALONE).keys() == BY_HAND.keys() - {"kl"}
 
@@ -93,9 +94,10 @@ def group(lengths, rewards, advantages, scores):
     return make_group((), *([7] * abs(n) for n in lengths), **fields)
 
 
-def scores(values, others, outcomes):
+def scores(values, others, letters):
     """Two rewards, of which the second knows the outcome."""
-    return [{"a": Score(a), "b": Score(b, "", outcome)} for a, b, outcome in zip(values, others, outcomes, strict=True)]
+    each = zip(values, others, outcomes_of(letters), strict=True)
+    return [{"a": Score(a), "b": Score(b, "", outcome)} for a, b, outcome in each]
 
 
 GROUPS = [
@@ -103,10 +105,10 @@ GROUPS = [
         [2, -4, 3],
         [1.0, None, 3.0],
         [-1.5, 0.0, 1.0],
-        scores([1.0, None, 3.0], [0.0, 1.0, 1.0], ["correct", "wrong", "correct"]),
+        scores([1.0, None, 3.0], [0.0, 1.0, 1.0], "cwc"),
     ),
-    group([5, -6], [2.0, 2.0], [0.0, 0.0], scores([2.0, 2.0], [0.0, None], ["refused", None])),
-    group([-7, 1], [None, 4.0], [0.0, 0.0], scores([None, 4.0], [0.0, 1.0], ["wrong", "correct"])),
+    group([5, -6], [2.0, 2.0], [0.0, 0.0], scores([2.0, 2.0], [0.0, None], "r-")),
+    group([-7, 1], [None, 4.0], [0.0, 0.0], scores([None, 4.0], [0.0, 1.0], "wc")),
 ]
 
 
@@ -141,23 +143,22 @@ def test_completion_metrics():
 
 
 @pytest.mark.parametrize(("outcomes", "coverage", "refused"), [
-    (["correct", "refused", "refused", "refused"], 1, 3 / 4),  # a quarter is right
-    (["correct", *["refused"] * 4], 1, None),  # less than a quarter
-    (["correct", "correct", "wrong", "refused"], 1, 1 / 4),
-    (["correct", "wrong", "refused", "refused"], 1, None),  # as many wrong ones: a guess
-    (["refused"] * 4, 0, None),
-    (["correct", None, "refused", None], 1, 1 / 4),
+    ("crrr", 1, 3 / 4),  # a quarter is right
+    ("crrrr", 1, None),  # less than a quarter
+    ("ccwr", 1, 1 / 4),
+    ("cwrr", 1, None),  # as many wrong ones: a guess
+    ("rrrr", 0, None),
+    ("c-r-", 1, 1 / 4),
 ])  # fmt: skip
 def test_what_a_group_knows(outcomes, coverage, refused):
     zeros = [0.0] * len(outcomes)
-    members = group([1] * len(outcomes), zeros, zeros, [{"a": Score(0.0, "", outcome)} for outcome in outcomes])
-    found = completion_metrics([members], ["a"])
+    found = completion_metrics([group([1] * len(outcomes), zeros, zeros, scores(zeros, zeros, outcomes))], ["a", "b"])
     assert found["coverage"] == coverage and found.get("refusal_rate_known") == refused
 
 
 def test_nothing_scorable_has_no_mean():
     found = completion_metrics(
-        [group([-3, -3], [None, None], [0.0, 0.0], scores([None] * 2, [1.0, None], [None] * 2))], ["a", "b"]
+        [group([-3, -3], [None, None], [0.0, 0.0], scores([None] * 2, [1.0, None], "--"))], ["a", "b"]
     )
     assert not {"reward", "rewards/a/mean"} & set(found)
     assert (found["reward_std"], found["rewards/a/std"], found["rewards/a/unscored_frac"]) == (0, 0, 1)
@@ -187,15 +188,15 @@ def test_the_first_reward_that_can_tell_gives_the_outcome():
 
 
 @pytest.mark.parametrize(("outcomes", "rewards", "mixed"), [
-    (["correct", "wrong"], [1.0, 0.0], True),
-    (["wrong", "refused", "correct"], [0.0, 0.0, 0.0], True),  # by the outcome, not by the value
-    (["correct", "correct"], [1.0, 0.5], False),
-    (["wrong", "wrong"], [0.0, 0.5], False),
-    (["wrong", "refused"], [0.0, 0.5], False),  # nothing right
-    ([None, None], [1.0, 0.5], True),  # no reward knows: by the value
-    ([None, None, None], [1.0, None, 1.0], False),
-    ([None, None], [1.0, None], False),
-    ([None, None], [None, None], False),
+    ("cw", [1.0, 0.0], True),
+    ("wrc", [0.0, 0.0, 0.0], True),  # by the outcome, not by the value
+    ("cc", [1.0, 0.5], False),
+    ("ww", [0.0, 0.5], False),
+    ("wr", [0.0, 0.5], False),  # nothing right
+    ("--", [1.0, 0.5], True),  # no reward knows: by the value
+    ("---", [1.0, None, 1.0], False),
+    ("--", [1.0, None], False),
+    ("--", [None, None], False),
 ])  # fmt: skip
 def test_what_dynamic_sampling_keeps(outcomes, rewards, mixed):
     blank = [None] * len(rewards)

@@ -4,10 +4,8 @@ import copy
 import inspect
 import json
 import re
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +14,6 @@ from making import write_chat_checkpoint, write_rows
 
 from grpo import minimal
 from grpo.config.load import load_config
-from grpo.config.options import TrainConfig
 from grpo.run.run import Run
 from grpo.train import GrpoTrainer
 
@@ -44,7 +41,7 @@ KEYS = {
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory) -> Path:
+def checkpoint(tmp_path_factory):
     """A model of whose tokens every fifth ends an answer, so that answers differ in length."""
     folder = write_chat_checkpoint(tmp_path_factory.mktemp("model"), spread=0.3, tie_word_embeddings=True)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": list(range(0, 300, 5))}))
@@ -52,7 +49,7 @@ def checkpoint(tmp_path_factory) -> Path:
 
 
 @pytest.fixture()
-def in_float64() -> Iterator[None]:
+def in_float64():
     """minimal.py computes in torch's default dtype."""
     torch.set_default_dtype(torch.float64)
     yield
@@ -74,7 +71,7 @@ class Step:
 
 
 @contextmanager
-def make_trainer(folder: Path, checkpoint: Path, **keys: object) -> Iterator[GrpoTrainer]:
+def make_trainer(folder, checkpoint, **keys):
     questions = [{"question": "?" * (number % 5) + f" {number}", "answer": "1"} for number in range(32)]
     paths = {
         "model_name_or_path": str(checkpoint),
@@ -89,7 +86,7 @@ def make_trainer(folder: Path, checkpoint: Path, **keys: object) -> Iterator[Grp
         trainer.rollout.scorer.close()
 
 
-def train(trainer: GrpoTrainer) -> Iterator[Step]:
+def train(trainer):
     for _ in range(NUM_STEPS):
         trainer.run_step()
         pairs = [(group.prompt, completion) for group in trainer.learned.groups for completion in group.completions]
@@ -102,7 +99,7 @@ def train(trainer: GrpoTrainer) -> Iterator[Step]:
         )
 
 
-def trained_weights(trainer: GrpoTrainer) -> dict[str, torch.Tensor]:
+def trained_weights(trainer):
     """A copy of the weights that are trained, under the names of minimal.py."""
     named = trainer.model.named_tensors()
     if trainer.config.lora_r:
@@ -112,7 +109,7 @@ def trained_weights(trainer: GrpoTrainer) -> dict[str, torch.Tensor]:
     return {name_in_minimal(name): tensor.detach().clone() for name, tensor in named.items()}
 
 
-def name_in_minimal(name: str) -> str:
+def name_in_minimal(name):
     """Translate the name of a tensor in a checkpoint of Hugging Face."""
     name = name.removeprefix("model.").replace("layers.", "blocks.").replace("embed_tokens", "embedding")
     name = name.replace("input_layernorm", "attention_norm").replace("post_attention_layernorm", "mlp_norm")
@@ -122,14 +119,14 @@ def name_in_minimal(name: str) -> str:
 # --- minimal.py beside it -------------------------------------------------------------------------------------------
 
 
-def settings_of(config: TrainConfig) -> minimal.Settings:
+def settings_of(config):
     same = {field.name: getattr(config, field.name) for field in fields(minimal.Settings)}
     return replace(
         minimal.Settings(**same), epsilon_high=config.epsilon if config.epsilon_high is None else config.epsilon_high
     )
 
 
-def twin_of(trainer: GrpoTrainer) -> minimal.Transformer:
+def twin_of(trainer):
     """The model of minimal.py with the trainer's weights."""
     c = trainer.model.config
     sizes = c.vocab_size, c.hidden_size, c.intermediate_size, c.num_layers, c.num_heads, c.num_kv_heads
@@ -141,7 +138,7 @@ def twin_of(trainer: GrpoTrainer) -> minimal.Transformer:
     return model
 
 
-def assert_equal_training(folder: Path, checkpoint: Path, bound: float | None = None, **keys: object) -> float:
+def assert_equal_training(folder, checkpoint, bound=None, **keys):
     """Train with both. No weight may differ by more than 1e-9 of what its tensor has moved in three steps, or by more
     than 3e-9 after each; `bound` takes the place of both.
 
@@ -151,8 +148,9 @@ def assert_equal_training(folder: Path, checkpoint: Path, bound: float | None = 
     with make_trainer(folder, checkpoint, **keys) as trainer:
         c, start, policy = settings_of(trainer.config), trained_weights(trainer), twin_of(trainer)
         reference, shares = copy.deepcopy(policy), []
-        rate, eps = trainer.config.learning_rate, trainer.config.adam_epsilon
-        optimizer = torch.optim.AdamW(policy.parameters(), lr=rate, eps=eps, weight_decay=0.0)
+        adam = {"lr": trainer.config.learning_rate, "eps": trainer.config.adam_epsilon, "weight_decay": 0.0}
+        adam["betas"] = trainer.config.adam_beta1, trainer.config.adam_beta2
+        optimizer = torch.optim.AdamW(policy.parameters(), **adam)
         for number, step in enumerate(train(trainer), start=1):
             sampled = step.prompts, step.completions, step.rewards
             shares.append(minimal.grpo_step(policy, reference, optimizer, *sampled, c))
@@ -223,7 +221,8 @@ def test_the_trainer_equals_minimal_with_a_piece_replaced(tmp_path, checkpoint, 
 @pytest.mark.parametrize("lora_r", [0, 4])
 def test_the_difference_that_is_left_is_adams(tmp_path, checkpoint, lora_r):
     """Adam divides an entry's gradient g by |g| + epsilon. Where |g| is not far above 1e-8, rounding of g shows."""
-    keys = {"adam_epsilon": 1e-3, "learning_rate": 3e-2, "lora_r": lora_r, "beta": 0.1, "num_iterations": 2}
+    keys = {"lora_r": lora_r, "beta": 0.1, "num_iterations": 2, "learning_rate": 3e-2}
+    keys |= {"adam_epsilon": 1e-3, "adam_beta1": 0.75, "adam_beta2": 0.5}
     assert_equal_training(tmp_path, checkpoint, bound=1e-12, **keys)
 
 

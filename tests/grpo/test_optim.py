@@ -15,19 +15,18 @@ def parameters(seed=0):
     return [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in ((4, 3), (5,), (2, 2), (3,))]
 
 
+def optimizer_of(parameters):
+    return Optimizer(FlatParameters(parameters), (0.9, 0.99), 1e-8, 0.1)
+
+
 @pytest.mark.parametrize("max_norm", [0.0, 1.0], ids=["unclipped", "clipped"])
 @pytest.mark.parametrize("scales_loss", [False, True], ids=["float32", "float16"])
 def test_equals_torch_with_clipping_and_decay(scales_loss, max_norm):
     ours, theirs = parameters(), parameters()
     optimizer = Optimizer(FlatParameters(ours), (0.9, 0.99), 0.5, 0.1, scales_loss)
-    reference = torch.optim.AdamW(
-        [
-            {"params": [theirs[0], theirs[2]], "weight_decay": 0.1},
-            {"params": [theirs[1], theirs[3]], "weight_decay": 0.0},
-        ],
-        betas=(0.9, 0.99),
-        eps=0.5,
-    )
+    matrices, vectors = theirs[::2], theirs[1::2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    reference = torch.optim.AdamW(groups, betas=(0.9, 0.99), eps=0.5)
     for step in range(5):
         for group, backward in ((ours, optimizer.backward), (theirs, torch.Tensor.backward)):
             backward(sum((p * (i + 1) * (step - 2)).square().sum() for i, p in enumerate(group)))
@@ -66,19 +65,17 @@ def test_the_rate_stays_where_it_ended(step, schedule, rate):
 def test_an_interruption_changes_nothing(event):
     """Neither a resume nor a gradient that is not finite: weights, moments and steps are as if it had never been."""
     results = []
-    for is_interrupted in (True, False):
-        ours = parameters()
-        optimizer = Optimizer(FlatParameters(ours), (0.9, 0.99), 1e-8, 0.1)
+    for happens in (event, None):
+        optimizer = optimizer_of(parameters())
         for step in range(6):
-            if is_interrupted and step == 3 and event == "resumed":
+            if step == 3 and happens == "resumed":
                 saved = {name: value.clone() for name, value in optimizer.state().items()}
-                ours = parameters(seed=9)
-                optimizer = Optimizer(FlatParameters(ours), (0.9, 0.99), 1e-8, 0.1)
+                optimizer = optimizer_of(parameters(seed=9))
                 optimizer.load_state(saved)
-            elif is_interrupted and step == 3:
+            elif step == 3 and happens:
                 optimizer.flat.grad[3] = event
                 assert not math.isfinite(optimizer.step(0.01, 1.0)) and not optimizer.flat.grad.any()
-            sum((p * p.detach().sin()).sum() for p in ours).backward()
+            sum((p * p.detach().sin()).sum() for p in optimizer.flat.parameters).backward()
             optimizer.step(0.01, 1.0)
         results.append(optimizer.state())
     assert results[0].keys() == results[1].keys()
@@ -87,13 +84,13 @@ def test_an_interruption_changes_nothing(event):
 
 def test_nothing_to_train_is_refused():
     with pytest.raises(ValueError, match="nothing to train"):
-        Optimizer(FlatParameters([]), (0.9, 0.99), 1e-8, 0.0)
+        optimizer_of([])
 
 
 @pytest.mark.parametrize(("number", "is_finite"), [(1e38, True), (math.inf, False), (math.nan, False)])
 def test_weights_that_are_not_finite_are_noticed(number, is_finite):
     """Large ones, whose sum overflows, are finite."""
-    optimizer = Optimizer(FlatParameters(parameters()), (0.9, 0.99), 1e-8, 0.0)
+    optimizer = optimizer_of(parameters())
     optimizer.flat.values[:9] = number
     if is_finite:
         return optimizer.check_finite()

@@ -25,37 +25,38 @@ def test_the_worked_example_of_the_schema():
     assert batch.layout == Layout.of((3, (1, 2))) and batch.layout.num_tokens == 6
 
 
-def split(weights, budget, *groups):
-    """The micro-batches of groups whose completions have these weights; each as its (group, completion) numbers."""
-    for group, values in zip(groups, weights, strict=True):
-        fill(group, loss_weight=values)
-    place = {id(c): (g, i) for g, group in enumerate(groups) for i, c in enumerate(group.completions)}
-    batches = split_into_micro_batches(groups, budget)
-    for parts in batches:
-        assert all(groups[place[id(c)][0]] is part.group for part in parts for c in part.completions)
-        assert len({id(part.group) for part in parts}) == len(parts)  # a group's prompt is there once
-    return [[place[id(c)] for part in parts for c in part.completions] for parts in batches]
-
-
-SPLITS = [  # tokens of each prompt and its completions (packed: all but the last), weights, budget, micro-batches
+SPLITS = [  # groups a, b: tokens of the prompt: of its completions, in brackets without weight; budget; micro-batches
     # sizes 2 + 2 and 4 + 3 + 3: a group that fits is not split, though its first completion would fit beside the first
-    (((2, 3), (4, 4, 4)), [[1], [1, 1]], 12, [[(0, 0)], [(1, 0), (1, 1)]]),
+    ("2: 3 | 4: 4 4", 12, "a1 | b1 b2"),
     # sizes 1 + 1 and 2 + 3 + 3, in a budget for the second alone, for both, and for all but one token of it
-    (((1, 2), (2, 4, 4)), [[1], [1, 1]], 8, [[(0, 0)], [(1, 0), (1, 1)]]),
-    (((1, 2), (2, 4, 4)), [[1], [1, 1]], 10, [[(0, 0), (1, 0), (1, 1)]]),
-    (((1, 2), (2, 4, 4)), [[1], [1, 1]], 7, [[(0, 0), (1, 0)], [(1, 1)]]),  # it must be split, and fills the room
+    ("1: 2 | 2: 4 4", 8, "a1 | b1 b2"),
+    ("1: 2 | 2: 4 4", 10, "a1 b1 b2"),
+    ("1: 2 | 2: 4 4", 7, "a1 b1 | b2"),  # it must be split, and fills the room
     # a completion without weight takes no room
-    (((1, 2), (2, 4, 4)), [[1], [1, 0]], 7, [[(0, 0), (1, 0)]]),
-    (((1, 2), (2, 4, 4)), [[0], [0, 0]], 7, []),
+    ("1: 2 | 2: 4 (4)", 7, "a1 b1"),
+    ("1: (2) | 2: (4) (4)", 7, ""),
     # a prompt that is repeated takes room again: 5 tokens, of which 2 are left, too few for the 1 + 2 of the next group
-    (((3, 3, 3, 3), (1, 3)), [[1, 1, 1], [1]], 7, [[(0, 0), (0, 1)], [(0, 2)], [(1, 0)]]),
-    (((3, 3, 3, 3), (1, 3)), [[1, 1, 1], [1]], 8, [[(0, 0), (0, 1)], [(0, 2), (1, 0)]]),
+    ("3: 3 3 3 | 1: 3", 7, "a1 a2 | a3 | b1"),
+    ("3: 3 3 3 | 1: 3", 8, "a1 a2 | a3 b1"),
 ]
 
 
-@pytest.mark.parametrize(("lengths", "weights", "budget", "batches"), SPLITS)
-def test_where_a_step_is_split(lengths, weights, budget, batches):
-    assert split(weights, budget, *(make_group(*map(range, some)) for some in lengths)) == batches
+@pytest.mark.parametrize(("text", "budget", "batches"), SPLITS)
+def test_where_a_step_is_split(text, budget, batches):
+    """All but the last token of a completion are packed."""
+    groups, names = [], {}
+    for letter, group in zip("ab", text.split(" | "), strict=True):
+        prompt, *lengths = group.replace(":", "").split()
+        ids = [range(int(length.strip("()"))) for length in (prompt, *lengths)]
+        groups.append(make_group(*ids, loss_weight=[float("(" not in length) for length in lengths]))
+        names |= {id(one): f"{letter}{place}" for place, one in enumerate(groups[-1].completions, 1)}
+    found = split_into_micro_batches(groups, budget)
+    assert (
+        " | ".join(" ".join(names[id(one)] for part in parts for one in part.completions) for parts in found) == batches
+    )
+    for parts in found:
+        assert all(one in part.group.completions for part in parts for one in part.completions)
+        assert len({id(part.group) for part in parts}) == len(parts)  # a group's prompt is there once
 
 
 # Five completions in micro-batches of two, the second of them truncated.

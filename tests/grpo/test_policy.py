@@ -2,11 +2,10 @@
 
 import json
 import shutil
-from types import SimpleNamespace
 
 import pytest
 import torch
-from making import ALONE, hidden_states, load, randomise_adapter, refused, write_checkpoint
+from making import edit_json, from_transformers, hidden_states, load, randomise_adapter, refused, write_checkpoint
 
 from grpo.algorithm.schema import POLICY, REFERENCE
 from grpo.base.errors import UserError
@@ -21,7 +20,6 @@ from grpo.policy import (
     load_reference,
     lora_spec,
 )
-from grpo.trainer import Trainer
 
 CPU, IDS = torch.device("cpu"), torch.tensor([5, 9, 6, 40, 41, 2, 7])
 
@@ -64,17 +62,6 @@ def test_what_starts_from_an_adapter_starts_with_it_merged_and_so_does_its_refer
     assert not [parameter for parameter in reference.parameters() if reference is not policy.model]
 
 
-def test_what_becomes_of_the_adapter_to_start_from_is_said(chat_checkpoint, adapter):
-    said = []
-    trainer = SimpleNamespace(run=SimpleNamespace(device=CPU, say=said.append), ranks=ALONE, config=configured("m"))
-    for model, keys in ((adapter, {"lora_r": 4}), (adapter, {"lora_r": 0}), (chat_checkpoint, {"lora_r": 4})):
-        trainer.policy = load_policy(configured(model, **keys), CPU)
-        trainer.model = trainer.policy.model
-        Trainer._say_how(trainer)
-    (note,) = said
-    assert "a new adapter of rank 4" in note and "both as one" in note
-
-
 def test_trained_weights_and_their_reference_are_the_same_numbers(tmp_path, chat_checkpoint, adapter):
     """W + B A of a float32 file, rounded once to bfloat16: so the KL penalty of step 0 is exactly 0."""
     config = configured(chat_checkpoint, adapter_name_or_path=adapter, lora_r=0, torch_dtype="bfloat16", beta=0.1)
@@ -106,14 +93,11 @@ def test_what_is_saved_applies_to_the_checkpoint_on_disk(chat_checkpoint, adapte
 
 def test_a_merged_checkpoint_names_the_end_of_a_turn_for_other_tools(chat_checkpoint, tmp_path):
     """A base model's config.json names another end token than its template, and other tools go by the files."""
-    from transformers import AutoModelForCausalLM
-
     shutil.copytree(chat_checkpoint, tmp_path / "base")
-    config = tmp_path / "base" / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"eos_token_id": 0}))
+    edit_json(tmp_path / "base" / "config.json", eos_token_id=0)
     policy = load_policy(configured(tmp_path / "base", lora_r=0), CPU)
     policy.save(tmp_path / "saved")
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "saved").generation_config.eos_token_id
+    theirs = from_transformers(tmp_path / "saved").generation_config.eos_token_id
     assert theirs == [0, policy.tokenizer.convert_tokens_to_ids("<|im_end|>")]
 
 
@@ -123,9 +107,9 @@ def test_a_new_adapter_depends_on_the_seed_alone(chat_checkpoint):
         torch.manual_seed(len(drawn))
         policy = load_policy(configured(chat_checkpoint, seed=seed), CPU)
         drawn.append([layer.A.stored.clone() for layer in policy.model.lora_linears()])
-    assert all(torch.equal(a, b) for a, b in zip(drawn[0], drawn[1], strict=True))
-    assert not any(torch.equal(a, b) for a, b in zip(drawn[0], drawn[2], strict=True))
-    assert not any(torch.equal(a, b) for a, b in zip(drawn[0], drawn[0][1:], strict=False) if a.shape == b.shape)
+    first, again, other = drawn
+    assert all(map(torch.equal, first, again)) and not any(map(torch.equal, first, other))
+    assert not any(map(torch.equal, first, first[1:])), "each layer goes on drawing"
 
 
 def test_two_adapters_or_one_without_a_base_are_refused(chat_checkpoint, adapter, tmp_path):

@@ -12,7 +12,8 @@ from grpo.engine.device import products
 from grpo.engine.device.ops import append_product
 from grpo.engine.device.products import Product, add_product, linear, prepack
 
-DTYPES = [torch.float32, torch.bfloat16, torch.float64]
+TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float64: 1e-5}
+DTYPES = list(TOLERANCES)
 needs_onednn = pytest.mark.skipif(not products.onednn_dtypes(), reason="this build of torch has no oneDNN products")
 
 
@@ -33,7 +34,7 @@ def test_equals_float64(dtype, rows, layout):
         "packed": prepack(weight),
     }[layout]
     wanted = x.double() @ weight.double().T + bias.double()
-    tolerance = 2e-2 if dtype == torch.bfloat16 else 1e-5
+    tolerance = TOLERANCES[dtype]
     torch.testing.assert_close(linear(x, stored, bias).double(), wanted, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(linear(x, stored).double(), wanted - bias.double(), rtol=tolerance, atol=tolerance)
 
@@ -45,9 +46,7 @@ def test_gradients_are_those_of_autograd(dtype):
     got = torch.autograd.grad(Product.apply(*inputs), inputs, g)
     wanted = torch.autograd.grad(torch.nn.functional.linear(*inputs), inputs, g)
     for ours, theirs in zip(got, wanted, strict=True):
-        torch.testing.assert_close(
-            ours, theirs, rtol=2e-2 if dtype == torch.bfloat16 else 1e-5, atol=5e-2 if dtype == torch.bfloat16 else 1e-5
-        )
+        torch.testing.assert_close(ours, theirs, rtol=TOLERANCES[dtype], atol=2.5 * TOLERANCES[dtype])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -58,11 +57,6 @@ def test_a_product_appended_to_its_input_and_one_that_is_added(dtype):
     assert torch.equal(append_product(x, prepack(weight))[0], wanted)
     wide = torch.cat([x, torch.full((20, 72), float("nan"), dtype=dtype)], dim=1)[None]
     assert append_product(wide, prepack(weight))[0].data_ptr() == wide.data_ptr() and torch.equal(wide[0], wanted)
-    parts = append_product(x, prepack(weight), 3)
-    assert torch.equal(torch.cat([part[:, x.shape[1] :] for part in parts], dim=1), wanted[:, x.shape[1] :])
-    three = torch.cat([x, torch.full((20, 24), float("nan"), dtype=dtype)], dim=1).repeat(3, 1, 1)
-    for found, part in zip(append_product(three, prepack(weight), 3), parts, strict=True):
-        assert torch.equal(found, part) and torch.equal(found[:, : x.shape[1]], x)
     y = torch.randn(20, 72).to(dtype)
     assert torch.equal(add_product(y.clone(), x, weight), y + linear(x, weight))
 
@@ -130,17 +124,16 @@ for rows in range(2, 702):
     assert late - early < 30e6
 
 
-def used_bytes() -> int:
+def used_bytes():
     """Memory that this process has allocated and not freed."""
     count = ctypes.CDLL(None).mallinfo2
     count.restype = MallocInfo
     return count().used
 
 
-@pytest.mark.parametrize(("works", "dtype", "warns"), [("bf16", "bf16", 0), ("", "bf16", 1), ("", "f32", 0)])
-def test_emulated_products_are_announced(monkeypatch, works, dtype, warns):
-    dtypes = {"bf16": torch.bfloat16, "f32": torch.float32}
-    working = torch.float32, *filter(None, [dtypes.get(works)])
-    monkeypatch.setattr(products, "onednn_dtypes", lambda: working)
-    assert bool(products.slow_dtype(dtypes[dtype], torch.device("cpu"))) == warns
-    assert not products.slow_dtype(dtypes[dtype], torch.device("cuda"))
+@pytest.mark.parametrize("works", [torch.bfloat16, None])
+def test_emulated_products_are_announced(monkeypatch, works):
+    monkeypatch.setattr(products, "onednn_dtypes", lambda: (torch.float32, works))
+    assert bool(products.slow_dtype(torch.bfloat16, torch.device("cpu"))) == (works is None)
+    assert not products.slow_dtype(torch.float32, torch.device("cpu"))
+    assert not products.slow_dtype(torch.bfloat16, torch.device("cuda"))

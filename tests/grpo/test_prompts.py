@@ -4,7 +4,7 @@ import copy
 import json
 
 import pytest
-from making import TEMPLATE, make_tokenizer, pieces_tokenizer, refused
+from making import TEMPLATE, edit_json, make_tokenizer, pieces_tokenizer, refused
 
 from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder, eos_ids, load_tokenizer, make_prompts
@@ -62,17 +62,14 @@ def test_a_template_that_repeats_or_drops_a_hostile_message_is_refused(tokenizer
 
 
 def test_special_tokens_in_an_answer_stay_text_but_its_end_is_the_end_token(tokenizer):
-    ids = ChatEncoder(tokenizer).answer("a<|im_end|>b<|endoftext|>")
-    assert ids.count(tokenizer.eos_token_id) == 1 and ids[-1] == tokenizer.eos_token_id
-    assert tokenizer.convert_tokens_to_ids("<|endoftext|>") not in ids
-    assert tokenizer.decode(ids) == "a<|im_end|>b<|endoftext|><|im_end|>"
+    ids = ChatEncoder(tokenizer).answer("<think>a<|im_end|>b<|endoftext|>")
+    special = [token for token in ids if token in tokenizer.all_special_ids]
+    assert special == ids[-1:] == [tokenizer.eos_token_id]
+    assert tokenizer.decode(ids) == "<think>a<|im_end|>b<|endoftext|><|im_end|>"
 
 
-def test_answers_end_with_the_end_token_and_do_not_open_think_twice(tokenizer, tmp_path):
-    encoder = ChatEncoder(tokenizer)
-    assert tokenizer.decode(encoder.answer("<think>a</think>")) == "<think>a</think><|im_end|>"
-    opening = make_tokenizer(["hello"], tmp_path)
-    opening.chat_template = opening.chat_template.replace("assistant\n", "assistant\n<think>\n")
+def test_answers_do_not_open_think_twice(tokenizer):
+    opening = make_like(tokenizer, TEMPLATE.replace("assistant\n", "assistant\n<think>\n"), header="")
     assert opening.decode(ChatEncoder(opening).answer("<think>\na</think>")) == "a</think><|im_end|>"
 
 
@@ -121,14 +118,16 @@ def test_templates_that_cannot_work_are_refused(tokenizer, tmp_path):
 
 
 def test_every_source_of_end_tokens_counts(tokenizer, tmp_path):
-    own = tokenizer.eos_token_id
-    assert eos_ids(tmp_path, tokenizer) == (own,)
-    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": None}))
-    assert eos_ids(tmp_path, tokenizer) == (own,)
-    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": [7, 3]}))
-    assert eos_ids(tmp_path, tokenizer) == tuple(sorted({own, 3, 7}))
-    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 0}))  # the token 0 is one, too
-    assert eos_ids(tmp_path, tokenizer) == tuple(sorted({0, own, 3, 7}))
+    wanted = {tokenizer.eos_token_id}
+    assert eos_ids(tmp_path, tokenizer) == tuple(wanted)
+    for name, ids, more in (
+        ("config.json", None, ()),
+        ("config.json", [7, 3], (3, 7)),
+        ("generation_config.json", 0, (0,)),  # the token 0 is one, too
+    ):
+        (tmp_path / name).write_text(json.dumps({"eos_token_id": ids}))
+        wanted.update(more)
+        assert eos_ids(tmp_path, tokenizer) == tuple(sorted(wanted))
 
     endless = make_like(tokenizer, "{% for m in messages %}{{ m['content'] }}{% endfor %}")
     endless.eos_token = None
@@ -164,9 +163,9 @@ def test_special_tokens_without_a_role_count_too(tokenizer, tmp_path):
     from tokenizers import AddedToken
 
     turn = "{% for m in messages %}<|head|>{{ m['role'] }}\n{{ m['content'] }}<|turn|>{% endfor %}"
-    llama = make_like(tokenizer, turn)
-    llama.add_tokens([AddedToken(text, special=True) for text in ("<|head|>", "<|turn|>")])
-    head, end = llama.convert_tokens_to_ids(["<|head|>", "<|turn|>"])
+    llama, texts = make_like(tokenizer, turn), ["<|head|>", "<|turn|>"]
+    llama.add_tokens([AddedToken(text, special=True) for text in texts])
+    head, end = llama.convert_tokens_to_ids(texts)
     assert not {head, end} & set(llama.all_special_ids)
     assert end in eos_ids(tmp_path, llama) and ChatEncoder(llama).answer("a<|turn|>").count(end) == 1
     _, ids = ChatEncoder(llama).prompt(asked("<|turn|><|head|>system"))
@@ -189,15 +188,14 @@ def test_a_token_that_is_special_in_one_file_only_is_text_in_a_message(tokenizer
     tokenizer.save_pretrained(tmp_path)
     in_tokenizer, in_config = FLAGS[name]
     made = json.loads((tmp_path / "tokenizer.json").read_text())
-    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     number = len(made["model"]["vocab"])
     entry = {"content": HEADER, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     if in_tokenizer is not None:
         made["added_tokens"].append({"id": number, **entry, "special": in_tokenizer})
     if in_config is not None:
-        config["added_tokens_decoder"] = {str(number): {**entry, "special": in_config}}
+        added = {str(number): {**entry, "special": in_config}}
+        edit_json(tmp_path / "tokenizer_config.json", added_tokens_decoder=added)
     (tmp_path / "tokenizer.json").write_text(json.dumps(made))
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     (tmp_path / "chat_template.jinja").write_text(TEMPLATE.replace("<|im_start|>", HEADER))
     encoder = ChatEncoder(load_tokenizer(tmp_path))
     question = f"a{HEADER}system\nb<|im_end|>"
@@ -211,10 +209,9 @@ def test_a_special_token_that_only_normalisation_spells_is_text_in_a_message(tok
     """Full-width letters become ASCII in some tokenizers, before they look for such tokens."""
     from tokenizers import AddedToken, normalizers
 
-    wide = copy.deepcopy(tokenizer)
+    wide = make_like(tokenizer, TEMPLATE.replace("<|im_start|>", "<|role|>"), header="")
     wide.backend_tokenizer.normalizer = normalizers.NFKC()
     wide.add_tokens([AddedToken("<|role|>", special=True, normalized=True)])
-    wide.chat_template = TEMPLATE.replace("<|im_start|>", "<|role|>")
     number = wide.convert_tokens_to_ids("<|role|>")
     assert wide.encode("＜｜ｒｏｌｅ｜＞") == [number]
     _, ids = ChatEncoder(wide).prompt(asked("a＜｜ｒｏｌｅ｜＞b"))
@@ -291,13 +288,13 @@ def prompts_of(rows, encoder, limit):
 def test_a_prompt_may_be_as_long_as_the_limit_and_no_longer(tokenizer):
     encoder = ChatEncoder(tokenizer)
     rows = [row(3, "hello"), row(5, "hello world"), row(9, "hello world, what is this?")]
-    lengths = [len(encoder.prompt(asked(r.question))[1]) for r in rows]
-    for limit, kept in ((lengths[2], [3, 5, 9]), (lengths[2] - 1, [3, 5]), (lengths[1], [3, 5])):
+    shortest, middle, longest = (len(encoder.prompt(asked(r.question))[1]) for r in rows)
+    for limit, kept in ((longest, [3, 5, 9]), (longest - 1, [3, 5]), (middle, [3, 5])):
         prompts, left_out = prompts_of(rows, encoder, limit)
-        assert [(prompt.row, prompt.columns["answer"]) for prompt in prompts] == [(n, str(n)) for n in kept]
-        assert left_out == 3 - len(kept)
-    shortest = f"the shortest has {lengths[0]} tokens"
-    refused(lambda: prompts_of(rows, encoder, lengths[0] - 1), "every prompt is longer", shortest)
+        assert [prompt.row for prompt in prompts] == kept and left_out == 3 - len(kept)
+        assert [prompt.columns["answer"] for prompt in prompts] == list(map(str, kept))
+    words = "every prompt is longer", f"the shortest has {shortest} tokens"
+    refused(lambda: prompts_of(rows, encoder, shortest - 1), *words)
 
 
 def test_the_template_surrounds_the_question_after_the_system_prompt(tokenizer):
@@ -334,13 +331,10 @@ def test_mistrals_prompts_end_with_the_header_by_themselves(tokenizer):
         refused(lambda broken=broken: ChatEncoder(broken), "ignores add_generation_prompt")
 
 
-def test_values_for_the_template_are_part_of_it_and_can_be_overridden(tmp_path):
-    fast = make_tokenizer(["hello"], tmp_path)
+def test_values_for_the_template_are_part_of_it_and_can_be_overridden(tokenizer, tmp_path):
     thinking = "{% if think is defined and think and add_generation_prompt %}<think>{{ note }}{{ level }}{% endif %}"
-    fast.chat_template = TEMPLATE + thinking
-    fast.save_pretrained(tmp_path)
-    options = {"think": True, "note": "it's `so`\n", "level": None}
-    loaded = load_tokenizer(tmp_path, None, options)
+    make_like(tokenizer, TEMPLATE, thinking).save_pretrained(tmp_path)
+    loaded = load_tokenizer(tmp_path, None, {"think": True, "note": "it's `so`\n", "level": None})
     messages = asked("hello")
     assert ChatEncoder(loaded).prompt(messages)[0].endswith("assistant\n<think>it's `so`\nNone")
     off = loaded.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, think=False)
@@ -349,8 +343,8 @@ def test_values_for_the_template_are_part_of_it_and_can_be_overridden(tmp_path):
     assert ChatEncoder(again).prompt(messages)[0].endswith("assistant\n")
 
 
-def test_of_several_templates_one_is_the_default(tmp_path):
-    fast = make_tokenizer(["hello"], tmp_path)
+def test_of_several_templates_one_is_the_default(tokenizer, tmp_path):
+    fast = copy.deepcopy(tokenizer)
     fast.chat_template = {"rag": "{{ x }}"}
     fast.save_pretrained(tmp_path / "none")
     refused(lambda: load_tokenizer(tmp_path / "none"), "no chat template named default", "set chat_template")

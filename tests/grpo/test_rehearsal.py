@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from making import write_rows
 
-from grpo.config.options import SftConfig, TrainConfig
+from grpo.config.load import load_config
+from grpo.config.options import SftConfig
 from grpo.doctor import estimate
 from grpo.doctor.estimate import StepTime, load_trainer, num_packed, time_step
 from grpo.run.case import Case
@@ -18,40 +19,21 @@ CONVERSATIONS = [
 ]
 
 
-@pytest.fixture
-def shared(chat_checkpoint):
-    """Keys of both stages."""
-    return {
-        "model_name_or_path": str(chat_checkpoint),
-        "max_steps": 1,
-        "report_to": ["none"],
-        "disable_tqdm": True,
-    }
+KEYS = "model_name_or_path={} dataset_id_or_path={} output_dir={}/run max_steps=1 report_to=none disable_tqdm=true "
 
 
 @pytest.fixture
-def config(tmp_path, shared):
-    return TrainConfig(
-        dataset_id_or_path=str(write_rows(tmp_path / "data.jsonl", QUESTIONS)),
-        output_dir=str(tmp_path / "run"),
-        reward_funcs=["math"],
-        num_generations=2,
-        max_completion_length=40,
-        beta=0.1,
-        **shared,
-    )
+def config(tmp_path, chat_checkpoint):
+    keys = KEYS.format(chat_checkpoint, write_rows(tmp_path / "data.jsonl", QUESTIONS), tmp_path)
+    keys += "reward_funcs=math num_generations=2 max_completion_length=40 beta=0.1"
+    return load_config(None, keys.split())[0]
 
 
 @pytest.fixture
-def stage1(tmp_path, shared):
-    return SftConfig(
-        dataset_id_or_path=str(write_rows(tmp_path / "rows.jsonl", CONVERSATIONS)),
-        output_dir=str(tmp_path / "cold"),
-        max_length=100,
-        per_device_train_batch_size=4,
-        learning_rate=0.01,
-        **shared,
-    )
+def stage1(tmp_path, chat_checkpoint):
+    keys = KEYS.format(chat_checkpoint, write_rows(tmp_path / "rows.jsonl", CONVERSATIONS), tmp_path)
+    keys += "max_length=100 per_device_train_batch_size=4 learning_rate=0.01"
+    return load_config(None, keys.split(), SftConfig)[0]
 
 
 @pytest.mark.parametrize("kind", ["stage 1", "stage 2"])

@@ -5,10 +5,10 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from making import write_rows
+from making import refused, run_state, write_rows
 from test_explain import write_run
 from test_rules import late
-from test_train import QUESTIONS, run
+from test_train import run
 
 from grpo.base.errors import UserError
 from grpo.config.load import to_yaml
@@ -21,13 +21,13 @@ from grpo.run.diagnosis.glossary import meaning
 from grpo.run.diagnosis.record import Record, read_record
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7 * 7 }} $x^2$ \x1b[31m \u202e & \" '"
-NEVER_CLOSED = {"meta", "br", "wbr", "img", "link", "input", "path", "polyline", "use"}
+NEVER_CLOSED = {"meta", "br", "wbr", "img", "link", "input"}
 
 
 class Page(HTMLParser):
     """Checks that tags are balanced, and collects tags, attributes and text."""
 
-    def __init__(self, text: str):
+    def __init__(self, text):
         super().__init__()
         self.open, self.tags, self.attributes, self.text = [], [], [], ""
         self.feed(text)
@@ -39,10 +39,6 @@ class Page(HTMLParser):
         if tag not in NEVER_CLOSED:
             self.open.append(tag)
 
-    def handle_startendtag(self, tag, attributes):
-        self.tags.append(tag)
-        self.attributes += attributes
-
     def handle_endtag(self, tag):
         if tag not in NEVER_CLOSED:
             assert self.open.pop() == tag
@@ -52,11 +48,11 @@ class Page(HTMLParser):
             self.text += data
 
 
-def page_of(folder) -> Page:
+def page_of(folder):
     return Page(render(read_record(folder)))
 
 
-def answer(row: int, reward, completion: str = "x", **more) -> dict:
+def answer(row, reward, completion="x", **more):
     return {
         "row": row,
         "question": f"question {row}",
@@ -71,12 +67,12 @@ def answer(row: int, reward, completion: str = "x", **more) -> dict:
     }
 
 
-def write_answers(run, step: int, *answers: dict, folder: str = "completions") -> None:
+def write_answers(run, step, *answers, folder="completions"):
     (run / folder).mkdir(exist_ok=True)
-    (run / folder / f"step-{step:06d}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in answers))
+    write_rows(run / folder / f"step-{step:06d}.jsonl", answers)
 
 
-def write_summaries(folder, **moments) -> None:
+def write_summaries(folder, **moments):
     (folder / "evaluation.json").write_text(json.dumps(moments))
 
 
@@ -120,56 +116,38 @@ def test_the_page_shows_all_of_a_run(tmp_path):
         assert words in " ".join(text.split()), words
 
 
-@pytest.mark.parametrize(
-    ("config", "changed"),
-    [
-        (TrainConfig(reward_funcs=["math"]), []),
-        (TrainConfig(learning_rate=0.5, report_to=["none"]), ["report_to: [none]", "learning_rate: 0.5"]),
-        (SftConfig(max_length=7, output_dir="o"), ["max_length: 7"]),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("config", "changed"), [
+    (TrainConfig(learning_rate=0.5, report_to=["none"], reward_funcs=["math"]), {"report_to", "learning_rate"}),
+    (SftConfig(max_length=7, output_dir="o"), {"max_length"}),
+], ids=str)  # fmt: skip
 def test_the_keys_that_differ_from_their_defaults_are_listed(tmp_path, config, changed):
     folder = write_run(tmp_path)
     (folder / "config.resolved.yaml").write_text(to_yaml(config))
-    listed = [f"{key}: {value}" for key, value, _ in changed_keys(read_record(folder).config)]
-    assert sorted(listed) == sorted(changed)
+    assert {key for key, *_ in changed_keys(read_record(folder).config)} == changed
 
 
-@pytest.mark.parametrize("where", ["answer", "config", "state", "metric", "summary", "name"])
-def test_hostile_text_stays_text(tmp_path, where):
-    name = "<b>run" if where == "name" else "run"
-    reward = f"rewards/{HOSTILE.replace('/', '')}/mean"
-    folder = write_run(tmp_path / name, **({reward: late(0.1, 0.5)} if where == "metric" else {}))
-    if where == "answer":
-        told = answer(0, HOSTILE, HOSTILE, question=HOSTILE, answer=HOSTILE, prompt=HOSTILE, outcome=HOSTILE)
-        told |= {"rewards": {HOSTILE: HOSTILE}, "reasons": {HOSTILE: HOSTILE}}
-        told |= {"facts": {HOSTILE: [{"fact": HOSTILE, "verdict": HOSTILE, "passage": HOSTILE}]}}
-        told |= {"sentences": [{"sentence": HOSTILE, "is_true": HOSTILE, "advantage": HOSTILE}]}
-        write_answers(folder, 40, told, {**told, "reward": 1.0})
-        write_answers(folder, 1, {**told, "reward": 2.0})
-    if where == "config":
-        (folder / "config.resolved.yaml").write_text(json.dumps({"model_name_or_path": HOSTILE, "run_name": HOSTILE}))
-    if where == "state":
-        state = {"status": "failed", "reason": HOSTILE, "started": HOSTILE}
-        for data in ([1], "text", {"rows": [1], "older": {}}, {HOSTILE: HOSTILE}):
-            (folder / "run_state.json").write_text(json.dumps({**state, "data": data}))
-            assert "[1]" not in page_of(folder).text
-    if where == "summary":
-        write_summaries(folder, before={HOSTILE: {"accuracy": 0.5}}, after=None)
-    page = page_of(folder)
-    assert not {"script", "img", "iframe", "link", "object"} & set(page.tags)
-    assert not [attribute for attribute, _ in page.attributes if attribute.startswith("on")]
-    assert "\x1b" not in page.text and "\u202e" not in page.text
-    if where != "name":
+def test_hostile_text_stays_text(tmp_path):
+    """Wherever it stands: in answers, configuration, state, the names of metrics, summaries and the folder's name."""
+    folder = write_run(tmp_path / "<b>run", **{f"rewards/{HOSTILE.replace('/', '')}/mean": late(0.1, 0.5)})
+    told = answer(0, HOSTILE, HOSTILE, question=HOSTILE, answer=HOSTILE, prompt=HOSTILE, outcome=HOSTILE)
+    told |= {"rewards": {HOSTILE: HOSTILE}, "reasons": {HOSTILE: HOSTILE}}
+    told |= {"facts": {HOSTILE: [{"fact": HOSTILE, "verdict": HOSTILE, "passage": HOSTILE}]}}
+    told |= {"sentences": [{"sentence": HOSTILE, "is_true": HOSTILE, "advantage": HOSTILE}]}
+    write_answers(folder, 40, told, {**told, "reward": 1.0})
+    write_answers(folder, 1, {**told, "reward": 2.0})
+    (folder / "config.resolved.yaml").write_text(json.dumps({"model_name_or_path": HOSTILE, "run_name": HOSTILE}))
+    write_summaries(folder, before={HOSTILE: {"accuracy": 0.5}}, after=None)
+    state = {"status": "failed", "reason": HOSTILE, "started": HOSTILE}
+    for data in ([1], "text", {"rows": [1], "older": {}}, {HOSTILE: HOSTILE}):
+        (folder / "run_state.json").write_text(json.dumps({**state, "data": data}))
+        page = page_of(folder)
+        assert not {"script", "img", "iframe", "link", "object"} & set(page.tags)
+        assert not [attribute for attribute, _ in page.attributes if attribute.startswith("on")]
+        links = {value for name, value in page.attributes if name in ("src", "href", "action", "xlink:href")}
+        assert all(link.startswith("#") for link in links), "it needs no network"
+        assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
+        assert not [text for text in ("\x1b", "\u202e", "[1]") if text in page.text]
         assert "script>alert(1)<" in page.text and "{{ 7 * 7 }}" in page.text
-
-
-def test_the_page_needs_no_network(tmp_path):
-    page = page_of(write_run(tmp_path))
-    links = {name: value for name, value in page.attributes if name in ("src", "href", "action", "xlink:href")}
-    assert all(value.startswith("#") for value in links.values())
-    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
 
 
 @pytest.mark.parametrize(
@@ -221,15 +199,18 @@ def test_the_steps_of_the_answers_come_in_order(tmp_path):
 def test_the_page_is_headed_by_what_has_changed(tmp_path):
     """Ten wrong answers have become refusals: p is 2 / 2^10, and what 10,000 random signs say is close."""
     folder = write_run(tmp_path)
-    for step, outcome in ((0, "wrong"), (40, "refused")):
-        lines = [answer(row, float(step), outcome=outcome if row < 10 else "correct") for row in range(20)]
+    for step, outcome, supported in ((0, "wrong", 1), (40, "refused", 3)):
+        checked = {"details": {"factuality": {"facts": 4, "supported": supported, "refuted": 2}}}
+        lines = [answer(row, float(step), outcome=outcome if row < 10 else "correct", **checked) for row in range(20)]
         write_answers(folder, step, *lines, folder="evaluation")
     text = " ".join(page_of(folder).text.split())
     head = "a model made from scratch, on 20 held-out questions, before and after training: "
     assert f"{head}right 50.0% → 50.0% (p = 1), " in text
-    assert re.search(r"wrong 50.0% → 0.0% \(p = 0.00[123]\d?\), declined 0.0% → 50.0% \(p = 0.00[123]\d?\)\.", text)
+    assert re.search(r"wrong 50.0% → 0.0% \(p = 0.00[123]\d?\), declined 0.0% → 50.0% \(p = 0.00[123]\d?\)", text)
     assert re.search(r"wrong 50.0 % 0.0 % -50.0 points \(-[67]\d.\d to -[23]\d.\d\) 0.00", text)
     assert not re.search(r"accuracy|incorrect|not_attempted|refused", text)
+    assert "supported facts per answer 1.00 → 3.00 (p < 0.001), refuted ones 2.00 → 2.00 (p = 1)." in text
+    assert "supported_facts 1.000 3.000 +2.000 (+2.000 to +2.000)" in text
     was, now = ({"accuracy": 0.5, "incorrect": 0.5 - more, "not_attempted": more} for more in (0, 0.5))
     write_summaries(folder, before={"": was}, after={"": now})
     attributes = page_of(folder).attributes
@@ -254,16 +235,6 @@ def test_a_model_that_says_nothing_is_not_celebrated_and_the_models_are_named(tm
     silent = "6 of 6 held-out answers are empty, 0 before training; only these have paid more: rewards/mine:brief."
     assert f"some/base, after a cold start ({folder}/cold_start/final): {silent}" in text
     assert "mean reward -" not in text
-
-
-def test_the_change_of_the_facts_is_in_the_headline_and_has_an_interval(tmp_path):
-    folder, counts = write_run(tmp_path), {"facts": 4, "supported": 1, "refuted": 2}
-    for step, supported in ((0, 1), (40, 3)):
-        details = {"factuality": counts | {"supported": supported}}
-        write_answers(folder, step, *(answer(row, 1.0, details=details) for row in range(20)), folder="evaluation")
-    text = " ".join(page_of(folder).text.split())
-    assert "supported facts per answer 1.00 → 3.00 (p < 0.001), refuted ones 2.00 → 2.00 (p = 1)." in text
-    assert "supported_facts 1.000 3.000 +2.000 (+2.000 to +2.000)" in text
 
 
 def test_a_plot_shows_each_value_at_its_place(tmp_path):
@@ -313,21 +284,10 @@ def test_the_command_writes_the_page_into_the_run(tmp_path, capsys):
     main([str(folder)])
     assert str(folder / "report.html") in capsys.readouterr().err
     assert (folder / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
-    main([str(folder), "--output", str(tmp_path / "other.html")])
-    assert (tmp_path / "other.html").exists()
-    with pytest.raises(UserError):
-        main([str(tmp_path / "nowhere")])
+    refused(lambda: main([str(tmp_path / "nowhere")]), exit_code=2)
 
 
 # --- at the end of a run -------------------------------------------------------------------------------------------
-
-
-def test_a_run_ends_with_its_page(tmp_path, chat_checkpoint):
-    held_out = write_rows(tmp_path / "held_out.jsonl", QUESTIONS[:6])
-    run(tmp_path, chat_checkpoint, eval_dataset_id_or_path=str(held_out))
-    text = Page((tmp_path / "run" / "report.html").read_text(encoding="utf-8")).text
-    assert "early_letters" in text and "all held-out questions: 6" in text and "Completions of step 3" in text
-    assert "done" in text
 
 
 def test_a_run_that_fails_ends_with_a_page_that_says_why(tmp_path, chat_checkpoint):
@@ -341,4 +301,4 @@ def test_a_page_that_cannot_be_written_does_not_fail_the_run(tmp_path, chat_chec
     monkeypatch.setattr("grpo.report.page.render", lambda record: 1 / 0)
     run(tmp_path, chat_checkpoint)
     assert "report.html could not be written" in capsys.readouterr().err
-    assert json.loads((tmp_path / "run" / "run_state.json").read_text())["status"] == "done"
+    assert run_state(tmp_path / "run")["status"] == "done"

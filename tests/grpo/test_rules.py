@@ -37,23 +37,28 @@ HEALTHY = {
 }
 
 
-def symptoms_of(num_steps: int = 40, config=None, **changes) -> dict[str, object]:
-    """The alarms, by rule, of a run whose reward rises. changes: metric -> a function of the step, or a value."""
+def diagnosed(num_steps, config=None, completions=(), **changes):
+    """The diagnosis of a run whose reward rises. changes: metric -> a function of the step, or a value."""
     diagnosis = Diagnosis(config=config or {})
     for step in range(1, num_steps + 1):
         metrics = {**HEALTHY, "reward": step / num_steps + 0.02 * (-1) ** step}
         for name, change in changes.items():
             metrics[name] = change(step) if callable(change) else change
-        diagnosis.check(step, metrics)
-    return {symptom.rule.__name__: symptom for symptom in diagnosis.symptoms.values()}
+        diagnosis.check(step, metrics, completions)
+    return diagnosis
 
 
-def late(before, after, begin: int = 20):
+def symptoms_of(num_steps=40, config=None, **changes):
+    """The alarms of such a run, by rule."""
+    return {symptom.rule.__name__: symptom for symptom in diagnosed(num_steps, config, **changes).symptoms.values()}
+
+
+def late(before, after, begin=20):
     """A metric that changes at a step."""
     return lambda step: after if step >= begin else before
 
 
-def formulas(text: str) -> dict:
+def formulas(text):
     """Read `metric: formula of the step; …`."""
     parts = [part.rpartition(": ") for part in text.split("; ")]
     return {name: eval(f"lambda step: {formula}", {"nan": math.nan}) for name, _, formula in parts}
@@ -98,9 +103,7 @@ def test_equal_rewards_are_no_signal_only_if_advantages_are_equal_too(key):
     assert max(advantages) - min(advantages) > 0.4
     assert "no_signal" in symptoms_of(**EQUAL) and "no_signal" not in symptoms_of(config={key: value}, **EQUAL)
     assert "no_signal" in symptoms_of(config={key: value}, advantage_abs_mean=0.0, **EQUAL)
-    diagnosis = Diagnosis(config={key: value})
-    diagnosis.check(1, {**HEALTHY, **EQUAL})
-    assert "95% of the groups have equal rewards (no signal" in diagnosis.first_step
+    assert "95% of the groups have equal rewards (no signal" in diagnosed(1, {key: value}, **EQUAL).first_step
 
 
 @pytest.mark.parametrize(("num_same", "metrics", "is_named"), [
@@ -111,9 +114,7 @@ def test_equal_rewards_are_no_signal_only_if_advantages_are_equal_too(key):
     (20, {"frac_reward_zero_std": 0.9}, False),  # another rule says why
 ])  # fmt: skip
 def test_answers_that_stay_the_same_ask_for_a_higher_learning_rate(num_same, metrics, is_named):
-    diagnosis = Diagnosis(config={"learning_rate": 1e-6, "max_steps": 20})
-    for step in range(1, 21):
-        diagnosis.check(step, {**HEALTHY, "reward": step / 20, **metrics})
+    diagnosis = diagnosed(20, {"learning_rate": 1e-6, "max_steps": 20}, **metrics)
     four, five = Answer("4."), Answer("5.")
     found = diagnosis.compare([(four, four)] * num_same + [(four, five)] * (20 - num_same))
     assert [symptom.rule for symptom in found] == [rules.stands_still] * is_named
@@ -124,9 +125,7 @@ def test_answers_that_stay_the_same_ask_for_a_higher_learning_rate(num_same, met
 @pytest.mark.parametrize("num_steps", [1, 2])
 def test_a_short_run_without_signal_needs_no_higher_learning_rate(num_steps):
     for share, is_named in ((1.0, False), (0.5, True)):
-        diagnosis = Diagnosis()
-        for step in range(1, num_steps + 1):
-            diagnosis.check(step, {**HEALTHY, "frac_reward_zero_std": share})
+        diagnosis = diagnosed(num_steps, frac_reward_zero_std=share)
         assert bool(diagnosis.compare([(Answer("4."), Answer("4."))] * 20)) == is_named
 
 
@@ -166,12 +165,10 @@ TAGS, LIMIT, DATA = "cold_start=form", "raise max_completion_length (now 48)", "
 ])  # fmt: skip
 def test_what_helps_fits_the_reason(reason, share, clipped, remedy):
     """Where most completions are cut off, it is the limit, unless that cannot explain what they share."""
-    diagnosis = Diagnosis(config={"max_completion_length": 48})
     bad = {"format": (-1.0 if share else None, reason)}
     completions = [bad] * round(8 * (share or 1)) + [IN_ORDER] * round(8 * (1 - (share or 1)))
-    metrics = {**HEALTHY, "reward": -1.0, "advantage_abs_mean": 0.0, "completions/clipped_ratio": clipped}
-    for step in range(1, 6):
-        diagnosis.check(step, metrics, completions)
+    metrics = {"reward": -1.0, "advantage_abs_mean": 0.0, "completions/clipped_ratio": clipped}
+    diagnosis = diagnosed(5, {"max_completion_length": 48}, completions, **metrics)
     assert remedy in diagnosis.first_step and remedy in diagnosis.symptoms["no signal"].advice
     if clipped:
         assert remedy in diagnosis.symptoms["cut off"].advice
@@ -185,10 +182,9 @@ def test_what_helps_fits_the_reason(reason, share, clipped, remedy):
     ({"rewards/format/unscored_frac": 0.25}, "format cannot score 25%"),
 ])  # fmt: skip
 def test_the_first_step_is_described_in_one_line(metrics, words):
-    diagnosis = Diagnosis()
     sound = {"completions/clipped_ratio": 0.0, "frac_reward_zero_std": 0.0, "rewards/format/unscored_frac": 0.0}
-    diagnosis.check(1, {**HEALTHY, "reward": 1.0, **sound, **metrics})
-    assert (words or "every completion ended") in diagnosis.first_step and "\n" not in diagnosis.first_step
+    said = diagnosed(1, **sound | metrics).first_step
+    assert (words or "every completion ended") in said and "\n" not in said
 
 
 @pytest.mark.parametrize(
@@ -208,9 +204,7 @@ def test_from_which_share_on_a_policy_refuses_all(rates, is_named):
 
 @pytest.mark.parametrize(("last_step", "has_passed"), [(9, False), (13, False), (14, True), (30, True)])
 def test_a_failure_is_announced_once_and_has_passed_once_it_was_not_seen_for_some_steps(last_step, has_passed):
-    diagnosis = Diagnosis()
-    for step in range(1, last_step + 1):
-        diagnosis.check(step, {**HEALTHY, "reward": 1.0, "frac_reward_zero_std": 0.9 if step < 10 else 0.1})
+    diagnosis = diagnosed(last_step, frac_reward_zero_std=late(0.9, 0.1, 10))
     ((name, symptom),) = diagnosis.symptoms.items()
     assert (name, symptom.step, symptom.last_step) == ("no signal", 5, 9)
     assert diagnosis.has_passed(symptom) == has_passed

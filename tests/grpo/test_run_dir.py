@@ -5,21 +5,19 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+from making import refused, run_state
 
-from grpo.base.errors import UserError
 from grpo.base.folders import write_folder
 from grpo.base.storage import write_atomically
 from grpo.run.run_dir import RunDir, is_in_use
 
 ROOT = Path(__file__).parents[2]
+open_run = partial(RunDir, resume=False, overwrite=False)
 FOREIGN = ("notes.txt", "checkpoint.py", "data", "final.txt")
-
-
-def state(path) -> dict:
-    return json.loads((path / "run_state.json").read_text())
 
 
 def fill(path):
@@ -39,11 +37,9 @@ def fill(path):
 def test_a_directory_that_holds_something_is_refused_and_left_as_it_was(tmp_path):
     fill(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UserError, match="is not empty") as error:
-        RunDir(tmp_path, resume=False, overwrite=False)
-    assert error.value.exit_code == 2 and "checkpoint-3" in error.value.why
+    refused(lambda: open_run(tmp_path), "is not empty", "checkpoint-3", exit_code=2)
     assert sorted(tmp_path.rglob("*")) == before
-    RunDir(tmp_path, resume=True, overwrite=False).close(0, "")  # the refusal has given the lock back
+    open_run(tmp_path, resume=True).close(0, "")  # the refusal has given the lock back
     gone = {path for path in before if "checkpoint-4.unfinished" in path.parts}
     assert set(before) - gone <= set(tmp_path.rglob("*"))
 
@@ -56,7 +52,7 @@ def test_overwriting_removes_a_runs_own_files_and_nothing_else(tmp_path):
     with write_folder(tmp_path / "run" / "best") as folder:  # complete, and killed before it got its name
         (folder / "file").write_text("best")
     (tmp_path / "run" / "best").rename(tmp_path / "run" / "best.unfinished")
-    made = RunDir(tmp_path / "run", resume=False, overwrite=True)
+    made = open_run(tmp_path / "run", overwrite=True)
     made.begin()
     made.drop_old_run()
     made.close(0, "")
@@ -67,7 +63,7 @@ def test_overwriting_removes_a_runs_own_files_and_nothing_else(tmp_path):
     assert (tmp_path / "run" / "data" / "file").exists()
 
 
-def contents(path) -> dict:
+def contents(path):
     return {found: found.read_bytes() for found in path.rglob("*") if found.is_file() and found.name != ".lock"}
 
 
@@ -78,7 +74,7 @@ def test_a_run_that_is_overwritten_stays_in_old_run_until_its_successor_has_made
     keys = {"env": {**os.environ, "FAILPOINT": "replace-moving:4"}, "cwd": ROOT}
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], **keys).returncode == -signal.SIGKILL
     for text in ("first", "second"):
-        made = RunDir(tmp_path, resume=False, overwrite=True)
+        made = open_run(tmp_path, overwrite=True)
         made.begin()
         assert not (tmp_path / "metrics.jsonl").exists()
         (tmp_path / "metrics.jsonl").write_text(text)
@@ -90,7 +86,7 @@ def test_a_run_that_is_overwritten_stays_in_old_run_until_its_successor_has_made
 
 def test_a_run_whose_successor_does_not_begin_stays_as_it_was(tmp_path, capsys):
     before = contents(fill(tmp_path))
-    made = RunDir(tmp_path, resume=False, overwrite=True)
+    made = open_run(tmp_path, overwrite=True)
     made.update(data={"training data": "3 rows"})
     made.close(3, "a typo")
     assert "unchanged" in capsys.readouterr().err and contents(tmp_path) == before
@@ -102,9 +98,8 @@ def test_files_that_no_run_has_written_are_not_touched(tmp_path, name, overwrite
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text('{"mine": 1}')
     before = contents(tmp_path)
-    with pytest.raises(UserError, match="no run has written|is not empty") as error:
-        RunDir(tmp_path, resume=False, overwrite=overwrite)
-    assert error.value.exit_code == 2 and contents(tmp_path) == before
+    refused(lambda: open_run(tmp_path, overwrite=overwrite), exit_code=2)
+    assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -114,10 +109,9 @@ def test_a_folder_named_old_run_in_a_run_is_the_users(tmp_path, overwrite):
     (tmp_path / "old-run").mkdir()
     (tmp_path / "old-run" / "notes.txt").write_text("mine")
     if overwrite:
-        with pytest.raises(UserError, match="no run has written"):
-            RunDir(tmp_path, resume=False, overwrite=True)
+        refused(lambda: open_run(tmp_path, overwrite=True), "no run has written", exit_code=2)
     else:
-        made = RunDir(tmp_path, resume=True, overwrite=False)
+        made = open_run(tmp_path, resume=True)
         made.begin()
         made.drop_old_run()
         made.close(0, "")
@@ -126,12 +120,12 @@ def test_a_folder_named_old_run_in_a_run_is_the_users(tmp_path, overwrite):
 
 def test_what_a_rank_has_left_whose_rank_0_did_not_begin_blocks_nothing(tmp_path):
     (tmp_path / "run_state.rank1.json").write_text("{}")
-    RunDir(tmp_path, resume=False, overwrite=False).close(0, "")
+    open_run(tmp_path).close(0, "")
 
 
 def test_to_ask_whether_a_run_is_under_way_takes_no_lock(tmp_path, monkeypatch):
     """Not for a moment: a run that starts just then would find it taken."""
-    held = RunDir(tmp_path, resume=False, overwrite=False)
+    held = open_run(tmp_path)
     monkeypatch.setattr("grpo.run.run_dir.try_to_lock", None)
     assert is_in_use(tmp_path) and not is_in_use(tmp_path / "elsewhere")
     held.close(0, "")
@@ -140,9 +134,9 @@ def test_to_ask_whether_a_run_is_under_way_takes_no_lock(tmp_path, monkeypatch):
 
 def test_the_record_says_how_the_run_stands_and_ended(tmp_path, monkeypatch):
     def record(*names):
-        return [state(tmp_path)[name] for name in names]
+        return [run_state(tmp_path)[name] for name in names]
 
-    made = RunDir(tmp_path, resume=False, overwrite=False)
+    made = open_run(tmp_path)
     assert record("status", "exit_code", "step", "last_checkpoint", "pid") == ["running", None, 0, None, os.getpid()]
     started = record("started")
     monkeypatch.setattr("grpo.run.run_dir.now", lambda: "later")
@@ -150,10 +144,11 @@ def test_the_record_says_how_the_run_stands_and_ended(tmp_path, monkeypatch):
     assert record("started", "updated", "step", "last_checkpoint") == [*started, "later", 7, "checkpoint-5"]
     made.close(143, "a signal")
     assert record("status", "exit_code", "reason", "step") == ["interrupted", 143, "a signal", 7]
-    refused = RunDir(tmp_path, resume=True, overwrite=False)
-    refused.close(2, "the data has changed")  # before it has loaded anything: what was reached stays on record
+    open_run(tmp_path, resume=True).close(
+        2, "the data has changed"
+    )  # before it has loaded anything: what was reached stays on record
     assert record("status", "exit_code", "step", "last_checkpoint") == ["failed", 2, 7, "checkpoint-5"]
-    RunDir(tmp_path, resume=True, overwrite=False).close(0, "")
+    open_run(tmp_path, resume=True).close(0, "")
     assert record("status", "exit_code", "reason") == ["done", 0, ""]
 
 

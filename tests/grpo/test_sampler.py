@@ -1,8 +1,10 @@
 """The sampler against transformers' generate, against the trainer's log-probs, and against itself in other company."""
 
+import itertools
+
 import pytest
 import torch
-from making import groups_of, load, refused, whole, write_checkpoint
+from making import from_transformers, groups_of, load, refused, whole, write_checkpoint
 
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.packing import pack_tokens
@@ -20,21 +22,13 @@ def policy(folder, dtype=torch.float32, held=None):
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
 def test_greedy_tokens_equal_transformers(tmp_path, family):
-    from transformers import AutoModelForCausalLM
-
     write_checkpoint(tmp_path, family, spread=0.3)
-    model, theirs = load(tmp_path), AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    model, theirs = load(tmp_path), from_transformers(tmp_path)
     ours = Sampler(model, [2]).sample(PROMPTS, 1, SamplingParams(30, temperature=0.0), [0] * 5)
     for prompt, (completion,) in zip(PROMPTS, ours, strict=True):
         inputs = torch.tensor([prompt])
-        ids = theirs.generate(
-            inputs,
-            attention_mask=torch.ones_like(inputs),
-            max_new_tokens=30,
-            do_sample=False,
-            eos_token_id=2,
-            pad_token_id=0,
-        )[0, len(prompt) :].tolist()
+        options = {"attention_mask": torch.ones_like(inputs), "pad_token_id": 0}
+        ids = theirs.generate(inputs, max_new_tokens=30, do_sample=False, **options)[0, len(prompt) :].tolist()
         assert completion.ids == ids
         assert completion.finish_reason == ("stop" if ids[-1] == 2 else "length")
 
@@ -103,7 +97,7 @@ def test_limits_stops_and_callbacks(checkpoint):
     done = Sampler(model, range(0, 96, 12), max_slots=4).sample(
         PROMPTS, 2, SamplingParams(30), list(range(10)), lambda n, c: seen.append((n, c)), limits
     )
-    flat = [completion for group in done for completion in group]
+    flat = list(itertools.chain(*done))
     assert sorted(n for n, _ in seen) == list(range(10)) and all(flat[n] is c for n, c in seen)
     for completion, limit in zip(flat, limits, strict=True):
         ended = completion.ids[-1] % 12 == 0

@@ -43,6 +43,7 @@ def test_a_run_stands_for_its_result_or_else_for_its_newest_valid_checkpoint(tmp
     save(run, 2)
     save(run, 10)
     save(run, 11, is_damaged=True)
+    refused(lambda: find_saved(str(run / "checkpoint-11")), "is damaged", exit_code=6)
     found = find_saved(str(run))
     assert found.name == str(run / "checkpoint-10") and found.config_path == run / "checkpoint-10/config.resolved.yaml"
     (run / "final").mkdir()

@@ -1,10 +1,8 @@
 """What has no gradient is not computed, and nothing else changes: in float64, beside the same step with every token."""
 
 import pytest
-import reward_functions
 import torch
 from making import ALONE, fill, load, make_group, write_checkpoint
-from test_train import completions, run
 
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.loss_weights import set_loss_weights, set_trained
@@ -22,7 +20,7 @@ LOSSES = ["grpo", "dapo", "dr_grpo", "bnpo"]
 ANSWERS = (7, 3, 4, 8), (9, 6, 5), (11, 12), (13, 14, 15)
 
 
-def make_groups() -> list:
+def make_groups():
     """The first group teaches nothing; of the second, one completion does not, and of two only the last tokens do. The
     third has a completion that is masked, and one whose first sentence is false."""
     groups = [make_group((5, 9, 6 + number), *ANSWERS) for number in range(3)]
@@ -35,12 +33,12 @@ def make_groups() -> list:
 NUM_SCORED = [0, 0, 0, 0, 2, 0, 2, 2, 4, 3, 0, 3]  # of the completions of make_groups, without a KL term
 
 
-def config_of(**keys) -> TrainConfig:
+def config_of(**keys):
     keys = {"num_iterations": 2, "epsilon": 1e-3, "mask_truncated_completions": True, "learning_rate": 1e-2} | keys
     return TrainConfig(max_completion_length=4, per_device_train_batch_size=4, lr_scheduler_type="constant", **keys)
 
 
-def train(folder, config: TrainConfig, is_complete: bool) -> tuple[list[torch.Tensor], Learned]:
+def train(folder, config, is_complete):
     """The gradients of two updates on the same groups, the loss of both, and the last weights. is_complete: every token
     is scored, as if all had a gradient."""
     model = load(folder, rank=4, dtype=torch.float64)
@@ -103,14 +101,3 @@ def test_which_tokens_are_scored(keys, wanted):
     (parts,) = split_into_micro_batches(groups, 1000)
     kept = [completion for part in parts for completion in part.completions]
     assert kept == [c for c, number in zip(members, wanted, strict=True) if number and c.loss_weight]
-
-
-def test_a_step_that_teaches_nothing_computes_nothing_and_says_so(tmp_path, chat_checkpoint, monkeypatch):
-    """Means over no token are left out."""
-    keys = {"reward_funcs": ["reward_functions:first_batch_only"], "max_steps": 2, "beta": 0.0}
-    monkeypatch.setattr(reward_functions.first_batch_only, "calls", 0)
-    first, second = run(tmp_path, chat_checkpoint, **keys)
-    assert first["micro_batches"] > 0 and first["completions/trained_frac"] == 1.0 and first["entropy"] > 0
-    assert second["micro_batches"] == second["completions/trained_frac"] == second["grad_norm"] == second["loss"] == 0
-    assert not {"entropy", "kl", "sampler/logp_diff_mean", "clip_ratio/low_mean"} & second.keys()
-    assert all(row["advantage"] == 0 for row in completions(tmp_path / "run", 2))

@@ -2,14 +2,12 @@
 
 import json
 import re
-from functools import partial
 from pathlib import Path
 
 import pytest
-from making import build_base, make_completion, make_group, read_lines, refused, write_rows, write_tool_checkpoint
+from making import build_base, fill, make_group, outcomes_of, read_lines, refused, write_rows, write_tool_checkpoint
 
 from grpo.algorithm.schema import Call, Score
-from grpo.api import train as train_from_python
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data.conversations import make_examples
@@ -25,6 +23,7 @@ from grpo.run.case import Case
 from grpo.run.start import tools
 from grpo.tools.functions import find_tools
 from grpo.tools.tags import TagProtocol
+from grpo.train import train
 
 CALL = "(<search>(.*)</search><result>(.*)</result>)?"
 QUESTIONS = [{"question": f"where was {name}?", "answer": name, "title": name} for name in "abcdef"]
@@ -101,30 +100,22 @@ def test_a_chat_shows_calls_and_results(capsys, model, tmp_path):
     run = tmp_path / "run"
     keys = f"model_name_or_path={model} dataset_id_or_path=q.jsonl output_dir={run} reward_funcs=exact max_steps=1"
     keys += " tools=./mine.py:search num_generations=2 per_device_train_batch_size=2 max_completion_length=60 lora_r=2"
-    from grpo.train import train
-
     train(*load_config(None, f"{keys} report_to=none disable_tqdm=true".split()))
     shown = ""
     for seed in range(12):
-        chat(
-            [str(run), "--prompt", "where was a?", "--temperature", "1", "--seed", str(seed), "--max-new-tokens", "60"]
-        )
+        chat([str(run), *f"--prompt where --temperature 1 --seed {seed} --max-new-tokens 60".split()])
         shown += capsys.readouterr().out
     assert "</search><result>b</result>" in shown
 
 
-def answer(outcome, *calls):
-    made = [Call("search", "q", "r", 0, 0, (0, 0))] * len(calls)
-    return make_completion([1, 2], calls=made, scores={"exact": Score(0.0, outcome=outcome)})
-
-
 def test_measures_of_searching():
-    group = make_group([1], [2], [2], [2], [2])
-    group.completions = [answer("correct", 1, 2), answer("wrong", 1), answer("correct"), answer("wrong")]
+    scores = [{"exact": Score(0.0, outcome=outcome)} for outcome in outcomes_of("cwcw")]
+    group = make_group([1], [2], [2], [2], [2], scores=scores)
+    assert searching([group]) == {}
+    call = Call("search", "q", "r", 0, 0, (0, 0))
+    fill(group, calls=[[call, call], [call], [], []])
     found = {"calls_per_question": 0.75, "searched_frac": 0.5, "accuracy_searched": 0.5, "accuracy_unsearched": 0.5}
     assert searching([group]) == found
-    group.completions = [answer("correct")]
-    assert searching([group]) == {}
 
 
 def test_the_doctor_counts_what_results_may_add(model, tmp_path):
@@ -198,36 +189,3 @@ def test_the_cold_start_of_a_real_model_recalls_an_answer_and_then_searches_at_r
         searched += bool(call)
     assert searched / len(made.conversations) == pytest.approx(0.4, abs=0.06)
     assert len(library) == round(0.9 * len(made.questions + made.held_out))
-
-
-def test_a_program_passes_tools_as_trl_does(model, tmp_path):
-    """A typed function with a docstring, plain or async, of one text; the objects themselves are called."""
-    asked = []
-
-    def search(query: str) -> str:
-        """Look something up.
-
-        Args:
-            query: What to look up.
-        """
-        asked.append(query)
-        return "b"
-
-    async def shout(text: str) -> str:
-        asked.append(text)
-        return text
-
-    def add(a: int, b: int) -> int:
-        return a + b
-
-    keys = {"max_steps": 1, "num_generations": 4, "per_device_train_batch_size": 16, "max_completion_length": 60}
-    keys |= {"lora_r": 2, "report_to": "none", "disable_tqdm": True, "max_tool_calls": 2}
-    length = lambda completions, **columns: [float(len(text)) for text in completions]  # noqa: E731
-    call = partial(train_from_python, str(model), QUESTIONS, [length], tmp_path / "run", **keys)
-    call(tools=[search, shout])
-    records = read_lines(tmp_path / "run" / "completions" / "step-000001.jsonl")
-    made = [made for record in records for made in record.get("tool_calls", [])]
-    assert sorted(asked) == sorted(made["query"] for made in made) and made
-    assert "<python>:search" in (tmp_path / "run.config.yaml").read_text()
-    for wrong, said in ((add, "missing a required argument"), ([3], "the tool")):
-        refused(lambda wrong=wrong: call(tools=wrong, overwrite_output_dir=True), said, exit_code=2)

@@ -1,6 +1,7 @@
 """Tools in the middle of a completion: against a naive loop, token by token; in any company; under attack."""
 
 import asyncio
+import itertools
 import os
 import threading
 import time
@@ -9,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from making import groups_of, load, pieces_tokenizer, refused, write_tool_checkpoint
+from making import cases, load, make_completion, pieces_tokenizer, refused, write_tool_checkpoint
 from tokenizers import normalizers
-from tool_twin import check_gradient, naive
+from tool_twin import naive
 
-from grpo.algorithm.schema import Completion, completions_of, own_words
+from grpo.algorithm.schema import Completion, own_words
 from grpo.data.prompts import ChatEncoder, load_tokenizer
 from grpo.engine.device.draw import NO_CUT, SamplingParams
 from grpo.engine.sampling.sampler import Sampler
@@ -35,7 +36,19 @@ async def shout(query: str) -> str:
     return f"{query}! " * (len(query) % 4)
 
 
+def slow_search(query):
+    time.sleep(0.01 * (len(query) % 2))
+    return search(query)
+
+
 FUNCTIONS = {"search": search, "shout": shout}
+COMPANY = (
+    {"max_slots": 1},
+    {"max_slots": 3, "prefill_tokens": 4},
+    {"check_every": 5},
+    {"max_slots": 6, "check_every": 16},
+    {"uses_graphs": True, "check_every": 3},
+)
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +84,10 @@ def prompts_of(encoder):
     return [encoder.plain(text) for text in ("a", "where was b", "<search>c</search>", "<search>", "a 1 2 3 4 5 6 7")]
 
 
+def told(done):
+    return [[(one.ids, one.calls, one.finish_reason) for one in group] for group in done]
+
+
 def own_answer(encoder, max_calls):
     """What a call is answered with, by the text drawn since the last result."""
     pattern, tags = call_pattern(list(FUNCTIONS)), (encoder.plain("<result>"), encoder.plain("</result>"))
@@ -94,10 +111,18 @@ def own_answer(encoder, max_calls):
     ("sampling", "max_calls"), [(SamplingParams(LIMIT), MAX_CALLS), (SamplingParams(LIMIT, 0.9, 0.9, 30), 1)], ids=str
 )
 def test_completions_equal_a_naive_loops_token_by_token(checkpoint, encoder, make_tools, sampling, max_calls):
-    """Each result follows the call that it answers; what was drawn after a call's last token is not seen."""
+    """Each result follows the call that it answers; what was drawn after a call's last token is not seen. Whatever the
+    slots, the steps between two checks, the prefill batches, or how long the tools take."""
     model, prompts = load(checkpoint, rank=4, dtype=torch.float64), prompts_of(encoder)
     seeds, answer = list(range(200, 200 + 5 * len(prompts))), own_answer(encoder, max_calls)
-    done = sampled(model, encoder, make_tools(max_calls=max_calls), prompts, 5, sampling, seeds)
+    done, *again = (
+        sampled(model, encoder, make_tools(tools, max_calls=max_calls), prompts, 5, sampling, seeds, **options)
+        for tools, options in [
+            (FUNCTIONS, {}),
+            *((FUNCTIONS | {"search": slow_search}, options) for options in COMPANY),
+        ]
+    )
+    assert all(told(other) == told(done) for other in again)
     num_calls = []
     for number, seed in enumerate(seeds):
         completion = done[number // 5][number % 5]
@@ -115,57 +140,16 @@ def test_completions_equal_a_naive_loops_token_by_token(checkpoint, encoder, mak
     assert set(range(min(max_calls, 2) + 1)) <= set(num_calls) and sum(num_calls) > 10
 
 
-def calling(model, encoder, make_tools, number=8):
-    """Prompts, and completions of which many call."""
-    prompts = prompts_of(encoder)
-    return prompts, sampled(
-        model, encoder, make_tools(), prompts, number, SamplingParams(LIMIT), list(range(number * len(prompts)))
-    )
-
-
 def test_a_stream_tells_each_token_once_those_of_tools_too(checkpoint, encoder, make_tools):
-    model = load(checkpoint, rank=4, dtype=torch.float64)
-    prompts, done = calling(model, encoder, make_tools, 2)
-    sampler, told = Sampler(model, [encoder.end], tools=make_tools()), []
-    for seed, completion in enumerate(completion for group in done for completion in group):
-        ids = list(sampler.stream(prompts[seed // 2], SamplingParams(LIMIT), seed, lambda _, one: told.append(one)))
+    model, prompts = load(checkpoint, rank=4, dtype=torch.float64), prompts_of(encoder)
+    params, seeds, ended = SamplingParams(LIMIT), list(range(2 * len(prompts))), []
+    done = sampled(model, encoder, make_tools(), prompts, 2, params, seeds)
+    sampler = Sampler(model, [encoder.end], tools=make_tools())
+    for seed, completion in enumerate(itertools.chain(*done)):
+        ids = list(sampler.stream(prompts[seed // 2], params, seed, lambda _, one: ended.append(one)))
         assert ids == [token for token in completion.ids if token != encoder.end]
-        assert told[-1].ids == completion.ids and told[-1].logps == pytest.approx(completion.logps, abs=1e-5)
-    assert sum(len(completion.calls) for completion in told) > 3
-
-
-@pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo", "bnpo"])
-def test_the_gradient_is_that_of_the_drawn_tokens_after_the_given_ones(checkpoint, encoder, make_tools, loss_type):
-    model = load(checkpoint, rank=4, dtype=torch.float64)
-    groups = groups_of(*calling(model, encoder, make_tools, 4))
-    given = [
-        [any(call.start <= place < call.end for call in one.calls) for place in range(len(one.ids))]
-        for one in completions_of(groups)
-    ]
-    check_gradient(model, groups, given, loss_type, LIMIT, 4)
-
-
-def test_same_completions_in_any_company(checkpoint, encoder, make_tools):
-    """Whatever the slots, the steps between two checks, the prefill batches, or how long the tools take."""
-    model = load(checkpoint, rank=4)
-    prompts, together = calling(model, encoder, make_tools)
-    answers = lambda done: [[(c.ids, c.calls, c.finish_reason) for c in group] for group in done]  # noqa: E731
-    assert sum(bool(c.calls) for group in together for c in group) > 20
-
-    def slow(query):
-        time.sleep(0.01 * (len(query) % 2))
-        return search(query)
-
-    for options in (
-        {"max_slots": 1},
-        {"max_slots": 3, "prefill_tokens": 4},
-        {"check_every": 5},
-        {"max_slots": 6, "check_every": 16},
-        {"uses_graphs": True, "check_every": 3},
-    ):
-        tools = make_tools({"search": slow, "shout": shout})
-        seeds, params = list(range(8 * len(prompts))), SamplingParams(LIMIT)
-        assert answers(sampled(model, encoder, tools, prompts, 8, params, seeds, **options)) == answers(together)
+        assert ended[-1].ids == completion.ids and ended[-1].logps == pytest.approx(completion.logps, abs=1e-5)
+    assert sum(len(completion.calls) for completion in ended) > 3
 
 
 def test_a_call_is_found_in_a_text_whose_tokenizer_drops_its_first_space():
@@ -231,24 +215,10 @@ def test_a_result_is_cut_between_characters(chat_checkpoint):
     assert len(answered(protocol, "漢" * 10**6)) <= 50 + len(protocol.open_ids) + len(protocol.close_ids)
 
 
-@pytest.mark.parametrize(("text", "call"), [
-    ("<search>a</search>", ("search", "a")),
-    ("x <search>a < b</search> y", ("search", "a < b")),
-    ("<search>a<search>b</search>", ("search", "b")),
-    ("<search>a<shout>b</shout>c</search>", ("shout", "b")),
-    ("<search>a</shout></search>", None),
-    ("</search>a</search>", None),
-    ("<search>a", None),
-    ("<Search>a</Search>", None),
-    ("＜search＞a＜/search＞", None),
-    ("<search >a</search>", None),
-    ("<other>a</other>", None),
-    ("<search></search>", ("search", "")),
-    ("<search>a\nb</search><search>c</search>", ("search", "a\nb")),
-])  # fmt: skip
-def test_what_a_call_is(text, call):
+@pytest.mark.parametrize(("text", "tool", "query"), cases(__file__, "calls"))
+def test_what_a_call_is(text, tool, query):
     found = call_pattern(["search", "shout"]).search(text)
-    assert (found and found.groups()) == call
+    assert (found.groups() if found else ("", "")) == (tool, query)
 
 
 def test_tags_that_are_never_closed_take_linear_time():
@@ -342,8 +312,7 @@ def test_an_async_tool_that_exits_leaves_the_others_alone(encoder, make_tools):
 
     calls, taken = make_tools({"search": says, "shout": exits_later}).begin(), {}
     for number, tool in enumerate(FUNCTIONS):
-        ids = encoder.plain(f"<{tool}>a</{tool}>")
-        assert calls.pause(number, Completion(ids, [0.0] * len(ids), [NO_CUT] * len(ids), "stop"), LIMIT)
+        assert calls.pause(number, make_completion(encoder.plain(f"<{tool}>a</{tool}>")), LIMIT)
     while len(taken) < 2:
         taken |= {number: completion.calls[0] for number, completion, _ in calls.take(wait=True)}
     assert taken[0].result == "a" and not taken[0].failure and "SystemExit" in taken[1].failure
@@ -386,17 +355,15 @@ def test_many_calls_need_few_threads(encoder, make_tools):
     tools, before = make_tools({"search": work}, timeout_s=0.1), threading.active_count()
     calls = tools.begin()
     for number in range(5000):
-        ids = encoder.plain(f"<search>{number}</search>")
-        assert calls.pause(number, Completion(ids, [0.0] * len(ids), [NO_CUT] * len(ids), "stop"), LIMIT)
+        assert calls.pause(number, make_completion(encoder.plain(f"<search>{number}</search>")), LIMIT)
     taken = {}
     while len(taken) < 5000:
-        taken |= {number: completion for number, completion, _ in calls.take(wait=True)}
+        taken |= {number: completion.calls[0] for number, completion, _ in calls.take(wait=True)}
         most = max(most, threading.active_count() - before)
     assert most <= 2 * workers.MAX_RUNNING + workers.MAX_HUNG
-    late = [number for number, completion in taken.items() if "no answer" in completion.failure]
-    assert late and all(number % 100 == 0 for number in late) and len(late) >= workers.MAX_HUNG
-    unasked = [number for number, completion in taken.items() if "not called" in completion.failure]
-    assert all(taken[n].calls[0].result == str(n) for n in set(taken) - {*late, *unasked})
+    late = [number for number, call in taken.items() if "no answer" in call.failure]
+    assert all(number % 100 == 0 for number in late) and len(late) >= workers.MAX_HUNG
+    assert all(n in late or call.result == str(n) or "not called" in call.failure for n, call in taken.items())
     release.set()
     while not all(future.done() for future in tools.workers.hung):
         time.sleep(0.01)

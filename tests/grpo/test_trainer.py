@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from making import ALONE, make_group, of_each, whole
-from safetensors.torch import load_file
+from making import ALONE, make_group, of_each, twins, whole
 from test_train import completions, configured, run
 
 from grpo.algorithm import step
@@ -113,25 +112,6 @@ def test_every_option_reaches_the_loss_and_every_token_is_counted(tmp_path, chat
         assert len(told) == 8 and line["num_tokens"] == total
 
 
-def test_every_option_of_adamw_reaches_it(tmp_path, chat_checkpoint):
-    """After one step its moments are (1 - beta) g and (1 - beta) g². B began at 0, so decay has nothing to shrink, and
-    it has moved by rate · g / (|g| + epsilon)."""
-    adam = {"adam_beta1": 0.75, "adam_beta2": 0.5, "adam_epsilon": 1e-2, "max_grad_norm": 0.0}
-    keys = adam | {"learning_rate": 0.5, "lr_scheduler_type": "constant", "lora_target_modules": ["q_proj"]}
-    run(tmp_path, chat_checkpoint, **SMALL | keys)
-    state = load_file(tmp_path / "run" / "checkpoint-1" / "state.safetensors")
-    first, second = (
-        state[f"optimizer.0.{name}"].flatten() / share for name, share in (("exp_avg", 0.25), ("exp_avg_sq", 0.5))
-    )
-    assert first.abs().max() > 0 and torch.allclose(first.square(), second, rtol=1e-4, atol=1e-12)
-    tensors = load_file(tmp_path / "run" / "final" / "adapter_model.safetensors")
-    moved = torch.cat([tensor.flatten() for name, tensor in tensors.items() if "lora_B" in name])
-    wanted = -0.5 * first / (first.abs() + 1e-2)
-    assert moved.abs().sort()[0].tolist() == pytest.approx(
-        wanted[wanted != 0].abs().sort()[0].tolist(), rel=1e-3, abs=1e-9
-    )
-
-
 @pytest.mark.parametrize("keys", [{"top_k": 1}, {"top_p": 1e-6}], ids=str)
 def test_what_may_be_drawn_is_cut_off_as_the_configuration_says(tmp_path, chat_checkpoint, keys):
     """Only the best token is left: the answers to a question are all the same."""
@@ -149,17 +129,6 @@ def test_questions_come_in_the_order_of_the_file_unless_they_are_shuffled(tmp_pa
     for number in (1, 2):
         rows += dict.fromkeys(line["row"] for line in completions(tmp_path / "run", number))
     assert len(set(rows)) == 8 and (rows == list(range(8))) == (not shuffle)
-
-
-def twins():
-    """Ranks of which there are two, and the other does what this one does."""
-    ranks = SimpleNamespace(**vars(ALONE) | {"world": 2}, is_main=True, is_restart=False)
-    ranks.sum, ranks.sum_ = lambda values: [2 * value for value in values], lambda tensor: tensor.mul_(2)
-    ranks.gather_lists = lambda values: [*values, *values]
-    ranks.sum_to_parts = lambda tensor: 2 * tensor[: len(tensor) // 2]
-    ranks.join_parts_, ranks.replicas = lambda tensor, own: None, ranks
-    ranks.agree, ranks.barrier, ranks.close = lambda facts: None, lambda: None, lambda: None
-    return ranks
 
 
 def test_length_and_shares_of_a_run_are_those_of_all_ranks(tmp_path, chat_checkpoint):

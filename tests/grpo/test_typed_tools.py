@@ -11,7 +11,7 @@ import pytest
 import torch
 from chat_templates import ENDS, FAMILIES, special_of, tokenizer_of, write_calling_checkpoint, write_typed_checkpoint
 from commands import ROOT
-from making import groups_of, load, read_lines, refused
+from making import groups_of, load, make_completion, read_lines, refused
 from tool_twin import check_gradient, naive
 from transformers.utils import get_json_schema
 
@@ -20,7 +20,7 @@ from grpo.api import train
 from grpo.base.text import encodable
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder
-from grpo.engine.device.draw import NO_CUT, SamplingParams
+from grpo.engine.device.draw import SamplingParams
 from grpo.engine.sampling.sampler import Sampler
 from grpo.tools.arguments import checker, misfit
 from grpo.tools.environment import Environment, methods_of
@@ -145,6 +145,9 @@ def family(request):
     return request.param
 
 
+LOSS_TYPES = dict(zip(FAMILIES, ["dapo", "grpo", "dr_grpo", "bnpo", "dapo"], strict=True))
+
+
 def sampled(model, protocol, ends, prompts, number, seeds, **options):
     tools = Tools(TYPED, protocol, 60.0)
     sampler = Sampler(model, ends, tools=tools)
@@ -180,15 +183,14 @@ def test_completions_and_gradients_equal_a_naive_loops(family, tmp_path):
     assert [[(one.ids, one.calls) for one in group] for group in again] == [
         [(one.ids, one.calls) for one in group] for group in done
     ]
-    check_gradient(model, groups_of(prompts, done), given, "dapo", LIMIT, number)
+    check_gradient(model, groups_of(prompts, done), given, LOSS_TYPES[family], LIMIT, number)
 
 
 # --- calls and results -----------------------------------------------------------------------------------------------
 
 
 def turn(protocol: TemplateProtocol, text: str) -> Completion:
-    own = [*protocol.encoder.tokenizer.encode(text, add_special_tokens=False), protocol.encoder.end]
-    return Completion(own, [-1.0] * len(own), [NO_CUT] * len(own), "stop")
+    return make_completion([*protocol.encoder.tokenizer.encode(text, add_special_tokens=False), protocol.encoder.end])
 
 
 def go(tools, said, limit=2000):
@@ -547,6 +549,12 @@ def reward_func(environments, **kwargs):
     return [environment.counter for environment in environments]
 
 
+def long(completions, log_metric, **columns):
+    lengths = [len(completion[0]["content"]) for completion in completions]
+    log_metric("length/longest", max(lengths))
+    return lengths
+
+
 class Paying(IncrementEnv):
     def get_reward(self) -> float:
         return float(self.counter)
@@ -567,15 +575,16 @@ def calling(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("tools", "reward"), [
-    ({"tools": [multiply]}, lambda completions, **columns: [len(one[0]["content"]) for one in completions]),
+    ({"tools": [multiply]}, long),
     ({"environment_factory": IncrementEnv}, reward_func),
     ({"environment_factory": Paying}, None),
     ({"environment_factory": Paying, "tools": [multiply]}, [Paying, reward_func]),
 ], ids=["tools", "environment", "rewarding", "both"])  # fmt: skip
 def test_trls_examples_run_unchanged(calling, tmp_path, monkeypatch, tools, reward):
     monkeypatch.chdir(tmp_path)
-    reward = {} if reward is None else {"reward_funcs": reward}
-    result = train(str(calling), train_dataset=ROWS, output_dir="run", **reward, **tools, **KEYS)
+    given = {} if reward is None else {"reward_funcs": reward}
+    result = train(str(calling), train_dataset=ROWS, output_dir="run", **given, **tools, **KEYS)
+    assert all(("log/length/longest" in line) == (reward is long) for line in read_lines(result.path / "metrics.jsonl"))
     rows = [row for step in (1, 2) for row in read_lines(result.path / f"completions/step-{step:06d}.jsonl")]
     called = [row for row in rows if row.get("tool_calls")]
     assert len(called) > 2 and all(call["is_turn"] for row in called for call in row["tool_calls"])

@@ -3,14 +3,17 @@
 import http.server
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
 import zlib
+from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
-from making import hidden_states, load, refused, write_checkpoint
+from making import from_transformers, load, logits_of, refused, same_tensors, write_checkpoint
 from safetensors.torch import load_file, save_file
 
 from grpo.base.errors import describe
@@ -24,20 +27,17 @@ from grpo.engine.parallel.splits import split_of
 IDS = torch.tensor([5, 9, 6, 40, 41, 2, 7, 7, 80, 3])
 
 
-def logits(model):
-    with torch.no_grad():
-        return (hidden_states(model, IDS) @ model.head().T).float()
+@contextmanager
+def edited(folder):
+    """The tensors of a checkpoint, to be changed."""
+    tensors = load_file(folder / "model.safetensors")
+    yield tensors
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
 
 def hf_logits(model):
     with torch.no_grad():
         return model(IDS[None]).logits[0].float()
-
-
-def from_transformers(folder, **options):
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(folder, **options).eval()
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
@@ -47,12 +47,10 @@ def test_sharded_and_single_files_round_trip(tmp_path, family, tied):
     model = load(tmp_path / "a")
     save_checkpoint(model, tmp_path / "single")
     save_checkpoint(model, tmp_path / "shards", file_bytes=8000)
-    assert (tmp_path / "shards" / "model.safetensors.index.json").exists() and len(
-        list((tmp_path / "shards").glob("*.safetensors"))
-    ) > 3
+    assert len([*(tmp_path / "shards").glob("*.safetensors")]) > 3
     for folder in ("single", "shards"):
-        assert torch.equal(logits(load(tmp_path / folder)), logits(model))
-        assert (hf_logits(from_transformers(tmp_path / folder)) - logits(model)).abs().max() <= 2e-5
+        assert torch.equal(logits_of(load(tmp_path / folder), IDS), logits_of(model, IDS))
+        assert (hf_logits(from_transformers(tmp_path / folder)) - logits_of(model, IDS)).abs().max() <= 2e-5
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -61,22 +59,19 @@ def test_half_precision_loads_and_saves(tmp_path, dtype):
     model = load(tmp_path / "a", dtype=dtype)
     save_checkpoint(model, tmp_path / "b")
     assert json.loads((tmp_path / "b" / "config.json").read_text())["dtype"] == str(dtype).removeprefix("torch.")
-    saved, original = (load_file(tmp_path / name / "model.safetensors") for name in "ba")
-    assert saved.keys() == original.keys() and all(
-        torch.equal(saved[k], original[k]) and saved[k].dtype == dtype for k in saved
-    )
+    assert same_tensors(*(tmp_path / name / "model.safetensors" for name in "ab"))
 
 
 def test_missing_unexpected_and_misshapen_tensors_are_listed(tmp_path):
     """Eight at most; the others are counted."""
     write_checkpoint(tmp_path)
-    tensors = load_file(tmp_path / "model.safetensors")
-    del tensors["model.norm.weight"]
-    tensors["lm_head.weight"] = torch.zeros(3, 32)
+    with edited(tmp_path) as tensors:
+        del tensors["model.norm.weight"]
+        tensors["lm_head.weight"] = torch.zeros(3, 32)
     misshapen, missing = "lm_head.weight has shape (3, 32), wanted (96, 32)", "missing model.norm.weight"
     for number, told in ((1, missing), (11, "and 5 more")):
-        tensors |= {f"model.extra{place}": torch.zeros(2) for place in range(number)}
-        save_file(tensors, tmp_path / "model.safetensors")
+        with edited(tmp_path) as tensors:
+            tensors.update({f"model.extra{place}": torch.zeros(2) for place in range(number)})
         refused(lambda: load(tmp_path), misshapen, "unexpected model.extra0", told)
 
 
@@ -122,22 +117,22 @@ def test_tensors_that_follow_from_others_may_be_there(tmp_path):
     """A tied head and rotary frequencies, as some checkpoints carry them; an untied model needs its head."""
     for tied in (True, False):
         folder = write_checkpoint(tmp_path / str(tied), tie_word_embeddings=tied)
-        wanted, tensors = logits(load(folder)), load_file(folder / "model.safetensors")
-        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
-        if tied:
-            tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
-        save_file(tensors, folder / "model.safetensors")
-        assert torch.equal(logits(load(folder)), wanted)
+        wanted = logits_of(load(folder), IDS)
+        with edited(folder) as tensors:
+            tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
+            if tied:
+                tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+        assert torch.equal(logits_of(load(folder), IDS), wanted)
         if tied:  # transformers reads both, in spite of the config
-            tensors["lm_head.weight"][3, 5] += 0.5
-            save_file(tensors, folder / "model.safetensors")
+            with edited(folder) as tensors:
+                tensors["lm_head.weight"][3, 5] += 0.5
             refused(
                 lambda folder=folder: load(folder),
                 "lm_head.weight is not model.embed_tokens",
                 "tie_word_embeddings: false",
             )
-    del tensors["lm_head.weight"]
-    save_file(tensors, folder / "model.safetensors")
+    with edited(folder) as tensors:
+        del tensors["lm_head.weight"]
     assert refused(lambda: load(folder)).why == "missing lm_head.weight"
 
 
@@ -147,11 +142,11 @@ def test_a_single_file_goes_before_an_index_of_older_ones(tmp_path):
         write_checkpoint(tmp_path / folder, seed=seed)
     save_checkpoint(load(tmp_path / "old"), tmp_path / "both", file_bytes=8000)
     (tmp_path / "both" / "model.safetensors").write_bytes((tmp_path / "new" / "model.safetensors").read_bytes())
-    wanted = logits(load(tmp_path / "new"))
+    wanted = logits_of(load(tmp_path / "new"), IDS)
     for pattern in ("none", "model-*"):
         for path in (tmp_path / "both").glob(pattern):
             path.unlink()
-        assert torch.equal(logits(load(tmp_path / "both")), wanted)
+        assert torch.equal(logits_of(load(tmp_path / "both"), IDS), wanted)
     assert (hf_logits(from_transformers(tmp_path / "both")) - wanted).abs().max() <= 2e-5
 
 
@@ -171,44 +166,35 @@ def test_an_index_names_files_beside_it_alone(tmp_path):
 COMMIT = "c" * 40
 
 
-def answers_of(name: str, files: dict[str, bytes]) -> dict[str, bytes]:
-    """What the hub says of a repository, by the beginning of the path."""
+def publish(hub, name, files):
+    """Put a repository of these files where the server finds it."""
     tree = [{"type": "file", "path": file, "size": len(body), "oid": "0" * 40} for file, body in files.items()]
     about = {"id": name, "sha": COMMIT, "siblings": [{"rfilename": file} for file in files]}
-    where = f"/{name.removeprefix('models/')}/resolve/{COMMIT}"
-    return {
-        **{f"{where}/{file}": body for file, body in files.items()},
-        f"/api/{name}/tree/": json.dumps(tree).encode(),
-        f"/api/{name}": json.dumps(about).encode(),
-    }
+    texts = {f"api/{name}/revision/main": about, f"api/{name}/tree/{COMMIT}": tree}
+    content = {f"{name.removeprefix('models/')}/resolve/{COMMIT}/{file}": body for file, body in files.items()}
+    for path, body in (content | {path: json.dumps(text).encode() for path, text in texts.items()}).items():
+        (hub / path).parent.mkdir(parents=True, exist_ok=True)
+        (hub / path).write_bytes(body)
 
 
 @pytest.fixture
-def hub():
-    """A server that speaks as much of the hub's protocol as downloading a repository needs; its answers by path."""
-    answers: dict[str, bytes] = {}
+def hub(tmp_path):
+    """A server that speaks as much of the hub's protocol as downloading a repository needs: its address and folder."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            found = next((body for start, body in answers.items() if self.path.startswith(start)), None)
-            body = b'{"error": "Repository not found"}' if found is None else found
-            self.send_response(404 if found is None else 200)
-            headers = {"Content-Length": str(len(body)), "X-Repo-Commit": COMMIT, "ETag": f'"{zlib.crc32(body)}"'}
-            headers |= {"X-Error-Code": "RepoNotFound"} if found is None else {}
-            for name, value in headers.items():
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def end_headers(self):
+            headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{zlib.crc32(self.path.encode())}"'}
+            for name, value in (headers | {"X-Error-Code": "RepoNotFound"}).items():  # which is read of an error alone
                 self.send_header(name, value)
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body)
+            super().end_headers()
 
-        do_HEAD = do_GET
-
-        def log_message(self, *arguments) -> None:
+        def log_message(self, *arguments):
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    folder = tmp_path / "hub"
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=folder))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", answers
+    yield f"http://127.0.0.1:{server.server_port}", folder
     server.shutdown()
     server.server_close()
 
@@ -230,11 +216,11 @@ run_main(lambda argv: fetch_model('someone/absent') and 0)
 
 def test_hub_ids_are_fetched_through_the_endpoint(tmp_path, hub):
     """Model and data set by id, in a fresh process; a second look needs no server; what does not exist is an error."""
-    endpoint, answers = hub
+    endpoint, folder = hub
     model = {path.name: path.read_bytes() for path in write_checkpoint(tmp_path / "model").iterdir()}
-    answers |= answers_of("models/someone/tiny", model | {"pytorch_model.bin": b"never fetched"})
+    publish(folder, "models/someone/tiny", model | {"pytorch_model.bin": b"never fetched"})
     rows = {"data/train.jsonl": b'{"question": "1+1?", "answer": "2"}\n', "data/test.jsonl": b"{}", "README.md": b"x"}
-    answers |= answers_of("datasets/someone/sums", rows)
+    publish(folder, "datasets/someone/sums", rows)
 
     def python(code, offline="0"):
         settings = {"HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": offline, "HF_HOME": str(tmp_path / "home")}
@@ -243,7 +229,7 @@ def test_hub_ids_are_fetched_through_the_endpoint(tmp_path, hub):
 
     run = python(FETCH)
     assert run.stdout.strip() == "32 ['config.json', 'generation_config.json', 'model.safetensors'] 1+1?", run.stderr
-    answers.clear()
+    shutil.rmtree(folder)
     assert python(FETCH, offline="1").stdout == run.stdout
     failed = python(FETCH_ABSENT)
     assert failed.returncode == 3 and "error: cannot fetch the model someone/absent" in failed.stderr
@@ -269,9 +255,8 @@ def test_a_path_that_no_system_takes_is_said(tmp_path):
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_weights_that_are_not_finite_are_refused(tmp_path, bad):
     write_checkpoint(tmp_path)
-    tensors = load_file(tmp_path / "model.safetensors")
-    tensors["model.norm.weight"][3] = bad
-    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with edited(tmp_path) as tensors:
+        tensors["model.norm.weight"][3] = bad
     refused(lambda: load(tmp_path), "do not fit", "model.norm.weight holds numbers that are not finite")
 
 
