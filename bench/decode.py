@@ -20,11 +20,9 @@ import torch
 from bench import ceilings, models
 from bench.record import Record, parse
 from grpo.engine.attention.choice import decode_kernel
-from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.kernel_choice import describe
-from grpo.engine.sampling.cache import KVCache
-from grpo.engine.sampling.decode_step import DecodeSteps, Slots
+from grpo.engine.sampling.decode_step import CudaCapture, DecodeSteps, KVCache, Slots
 
 RANKS = dict.fromkeys(models.SHAPES, 16) | {"7b": 256}  # of the adapter that a model usually has
 TARGETS = {1: 0.80, 24: 0.75, 96: 0.75, 288: 0.70}

@@ -33,9 +33,9 @@ from bench.record import Record, parse
 from bench.timing import Side
 from bench.workload import KINDS, Work, padded, random_rows
 from grpo.algorithm.schema import Completion
-from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams, inverse_cdf, uniforms
 from grpo.engine.device.ops import draw_tokens
+from grpo.engine.sampling.decode_step import CudaCapture
 from grpo.engine.sampling.sampler import Sampler
 
 DRAWS = 16  # of each row, in one run

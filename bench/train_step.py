@@ -24,11 +24,11 @@ from bench import ceilings, models, peers, steps
 from bench.record import Record, parse
 from bench.whole_steps import Shape
 from bench.workload import KINDS, Work, padded, random_rows
+from grpo.algorithm.interfaces import Settings
 from grpo.algorithm.loss import policy_loss
 from grpo.algorithm.loss_weights import set_loss_weights
 from grpo.algorithm.meter import TokenMeter
 from grpo.algorithm.schema import Completion, Group, PackedBatch, Prompt
-from grpo.algorithm.settings import Settings
 from grpo.algorithm.step import Grpo
 from grpo.engine.model.adapter import save_adapter, trained_adapter
 from grpo.engine.model.decoder import Decoder

@@ -30,14 +30,18 @@ from pathlib import Path
 __version__ = "0.1.0"
 _ROOT = Path(__file__).parent.parent
 
-# kernels/ has the same name as a library that transformers probes for, so it has no __init__.py and is imported as
-# grpo.kernels. A wheel holds it inside grpo/; in a checkout it lies next to grpo/, and this line finds it there.
+# Three packages beside grpo/ have names that others use, too.
+# kernels: transformers probes for a library of that name. So ours has no __init__.py, and is imported as grpo.kernels.
+# A wheel holds it inside grpo/; in a checkout it lies next to grpo/, and this line finds it there.
 if not (Path(__file__).parent / "kernels").is_dir():
     __path__.append(str(_ROOT))
 
 
-def _bind(name: str) -> None:
-    """Import a package that lies next to grpo/, whatever else has its name in the folder where a command is started."""
+def _import_ours(name: str) -> None:
+    """Import the package that lies next to grpo/, although Python would find another one of this name first.
+
+    rewards and knowledge: a user's rewards.py may lie where a command is started, or be imported already.
+    """
     file = _ROOT / name / "__init__.py"
     if getattr(sys.modules.get(name), "__file__", None) != str(file):
         spec = spec_from_file_location(name, file)
@@ -45,5 +49,5 @@ def _bind(name: str) -> None:
         spec.loader.exec_module(sys.modules[name])
 
 
-_bind("knowledge")
-_bind("rewards")
+_import_ours("knowledge")
+_import_ours("rewards")

@@ -56,7 +56,7 @@ HOW_ROWS = (
     'give a list of rows such as {"question": …, "answer": …}, one data set of them, or the path of a file; '
     'of a DatasetDict, one of its data sets, such as data["train"]; of a table of Arrow, table.to_pylist()'
 )
-CHOICES = {one.name: one.metadata["choices"] or () for one in fields(TrainConfig)}
+CHOICES = {one.name: one.metadata["bounds"].get("choices", ()) for one in fields(TrainConfig)}
 OF_PYTHON = {"true": "True", "false": "False", "null": "None"}
 _DOCTOR = re.compile(r"(; )?`python -m grpo\.doctor CONFIG\b[^`]*`[^;]*")  # there is no such file
 _SETTING = re.compile(r"\b([a-z_]+)(=|: )([a-z./~][^\s;,()`]*)")

@@ -22,7 +22,7 @@ from typing import Any
 from grpo.algorithm.schema import Completion, Group, completions_of
 from grpo.base.errors import UserError, describe, run_main
 from grpo.base.progress import check_output, command_parser, say_next
-from grpo.base.storage import write_json, write_lines, write_log_lines
+from grpo.base.storage import write_json, write_lines
 from grpo.config.options import TrainConfig
 from grpo.data.questions import load_prompts, prepare_rewards
 from grpo.engine.device.distributed import choose_device
@@ -71,7 +71,7 @@ def evaluate(task: Task, n: int, temperature: float, rescue: Path, without_tools
 
 def _generate(task: Task, scorer: Scorer, n: int, temperature: float, without_tools: bool) -> list[Group]:
     config = task.config
-    device = choose_device(task.config.device)
+    device = choose_device(config.device)
     policy = load_saved(task.saved, config, device)
     loaded = load_prompts(task.data, policy, task.questions, scorer.rewards)
     tell(str(loaded.count))
@@ -153,7 +153,7 @@ def evaluate_model(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
     groups = evaluate(task, arguments.n, arguments.temperature, rescue, arguments.without_tools)
     result = _summarise(task.config, groups, say)
     if output:
-        write_log_lines(output.with_suffix(".jsonl"), completion_records(groups))
+        write_lines(output.with_suffix(".jsonl"), completion_records(groups), for_people=True)
     return {"benchmark": task.benchmark.name, **result} if task.benchmark else result
 
 

@@ -23,7 +23,7 @@ from grpo.config.options import TrainConfig
 from grpo.data.prompts import load_tokenizer
 from grpo.engine.model.adapter import is_adapter, load_adapter, save_adapter
 from grpo.engine.model.weights import DTYPES
-from grpo.policy import find_parts, is_gguf
+from grpo.policy import find_folders, is_gguf
 from grpo.run.saved import SavedModel, find_saved, load_saved
 
 CPU = torch.device("cpu")
@@ -63,16 +63,16 @@ def _departures(saved: SavedModel, dtype: str) -> Iterator[str]:
 
 def export_adapter(source: Path, target: Path) -> None:
     """Write an adapter that PEFT can load, and its tokenizer; also its base, if that is a GGUF file."""
-    parts = find_parts(TrainConfig(model_name_or_path=str(source)))
-    tokenizer = load_tokenizer(parts.tokenizer)
-    base = parts.base[0]
+    folders = find_folders(TrainConfig(model_name_or_path=str(source)))
+    tokenizer = load_tokenizer(folders.tokenizer)
+    base = folders.base[0]
     has_own_base = is_gguf(base)
     adapter = replace(load_adapter(source), base_model=str(target.resolve() / "base") if has_own_base else base)
     with write_folder(target) as folder:
         save_adapter(adapter, folder)
         tokenizer.save_pretrained(folder)
         if has_own_base:
-            shutil.copytree(parts.model, folder / "base")
+            shutil.copytree(folders.model, folder / "base")
     if has_own_base:
         num_bytes = sum(path.stat().st_size for path in (target / "base").iterdir())
         why = f"PEFT cannot load the GGUF file {base}"

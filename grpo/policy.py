@@ -21,10 +21,9 @@ from grpo.engine.model.adapter import (
     save_adapter,
     trained_adapter,
 )
-from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.memory import loading
-from grpo.engine.model.weight import master_dtype
+from grpo.engine.model.weight import ALL_PROJECTIONS, Build, LoraSpec, master_dtype
 from grpo.engine.model.weights import DTYPES, load_decoder, read_model_config, save_checkpoint
 from grpo.engine.parallel.shard import ALONE, Shard
 
@@ -82,7 +81,7 @@ class Policy:
 
     def _unquantised(self) -> Decoder:
         """Return the model; if it is in few bits, one of its checkpoint's own weights with all adapters merged."""
-        if not self.model.build.held:
+        if not self.model.build.quantised:
             return self.model
         build = Build(None, False, master_dtype(self.model.build.dtype), "cpu")
         return load_decoder(self.folders[0], build, trained_adapter(self.model, self.start, *self.base))
@@ -98,21 +97,21 @@ def load_policy(
     an adapter stands for the adapter on its base. shard: the part of the model to load.
     """
     tokenizer = load_encoder(config).tokenizer  # before the weights, which take minutes
-    parts = find_parts(config)
-    end_ids = eos_ids(parts.model, tokenizer)
-    build = build_of(config, parts.model, device, train_weights, shard)
-    start = load_adapter(parts.adapter) if parts.adapter else None
-    model = load_decoder(parts.model, build, start)
+    folders = find_folders(config)
+    end_ids = eos_ids(folders.model, tokenizer)
+    build = build_of(config, folders.model, device, train_weights, shard)
+    start = load_adapter(folders.adapter) if folders.adapter else None
+    model = load_decoder(folders.model, build, start)
     if model.config.by_transformers:
         from grpo.engine.sampling.check import check_model  # with the modules of transformers
 
         check_model(model)
     generator = torch.Generator().manual_seed(config.seed)
     for linear in model.lora_linears():
-        linear.reset(generator)
+        linear.init_adapter(generator)
     check_vocabulary(tokenizer, model)
-    folders = (parts.model, parts.adapter) if parts.adapter else (parts.model,)
-    return Policy(model, tokenizer, end_ids, start, parts.base, folders)
+    used = tuple(filter(None, (folders.model, folders.adapter)))
+    return Policy(model, tokenizer, end_ids, start, folders.base, used)
 
 
 def build_of(
@@ -126,21 +125,21 @@ def build_of(
     lora = lora_spec(config)
     trains = train_weights and lora is None
     dtype = choose_dtype(config.torch_dtype, device)
-    held = held_as(config, folder)
-    return Build(lora, trains, dtype, device, held, shard, config.model_backend)
+    quantised = format_of(config, folder)
+    return Build(lora, trains, dtype, device, quantised, shard, config.model_backend)
 
 
 def load_encoder(config: TrainConfig | SftConfig) -> ChatEncoder:
     """Load the tokenizer of a policy with its chat template; UserError (exit 3) if they cannot make prompts."""
-    folder = find_parts(config, weights=False).tokenizer
+    folder = find_folders(config, weights=False).tokenizer
     return ChatEncoder(load_tokenizer(folder, config.chat_template, config.chat_template_kwargs))
 
 
-def held_as(config: TrainConfig | SftConfig, folder: Path) -> Format | None:
-    """Return how the frozen weights of a checkpoint are held: as base_weights says, or else as its file holds them."""
+def format_of(config: TrainConfig | SftConfig, folder: Path) -> Format | None:
+    """Return the few bits that frozen weights are in, if any: as base_weights says, or else as the file has them."""
     if not config.lora_r:
         return None
-    return FORMATS.get(config.base_weights or read_model_config(folder, config.model_backend).held)
+    return FORMATS.get(config.base_weights or read_model_config(folder, config.model_backend).quantised)
 
 
 @loading()
@@ -152,7 +151,7 @@ def load_reference(config: TrainConfig, policy: Policy) -> Decoder:
     if policy.model.build.lora is not None:
         return policy.model
     build = replace(policy.model.build, lora=None, train_weights=False)
-    return load_decoder(find_parts(config).model, build, policy.start)
+    return load_decoder(find_folders(config).model, build, policy.start)
 
 
 def load_for_inference(config: TrainConfig | SftConfig, device: torch.device) -> Policy:
@@ -161,7 +160,7 @@ def load_for_inference(config: TrainConfig | SftConfig, device: torch.device) ->
 
 
 @dataclass(frozen=True)
-class ModelParts:
+class ModelFolders:
     """The folders of a model: of its checkpoint, of an adapter to merge into that, and of its tokenizer.
 
     base: how an adapter trained on the checkpoint names it (a hub id, or an absolute path), and its revision.
@@ -173,7 +172,7 @@ class ModelParts:
     base: tuple[str, str]
 
 
-def find_parts(config: TrainConfig | SftConfig, weights: bool = True) -> ModelParts:
+def find_folders(config: TrainConfig | SftConfig, weights: bool = True) -> ModelFolders:
     """Find the model that a configuration names. An adapter's own tokenizer, if it has one, goes before its base's.
 
     weights: False downloads, of a hub's model, config and tokenizer alone.
@@ -200,7 +199,7 @@ def find_parts(config: TrainConfig | SftConfig, weights: bool = True) -> ModelPa
         tokenizer = _fetch(config.tokenizer_name_or_path, ignored="*.safetensors", weights=False)
     else:
         tokenizer = adapter if adapter and has_tokenizer(adapter) else folder
-    return ModelParts(folder, adapter, tokenizer, (base, revision))
+    return ModelFolders(folder, adapter, tokenizer, (base, revision))
 
 
 def is_gguf(name: str) -> bool:

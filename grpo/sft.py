@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from grpo.algorithm.credit import answer_start
+from grpo.algorithm.meter import TokenMeter
 from grpo.algorithm.schema import Group, Order, completions_of
 from grpo.algorithm.step import Learned, Learner
 from grpo.base.errors import PREFLIGHT, UserError, run_main
@@ -25,7 +26,7 @@ from grpo.data.rows import digest
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.model import memory
 from grpo.engine.model.weights import read_model_config
-from grpo.policy import find_parts, load_encoder
+from grpo.policy import find_folders, load_encoder
 from grpo.report.plot import draw_loss
 from grpo.run import form
 from grpo.run.diagnosis.record import METRICS_FILE, read_metrics
@@ -33,19 +34,19 @@ from grpo.run.run import Run
 from grpo.run.run_dir import holds_a_run
 from grpo.run.stage1 import ORIGIN_FILE, final_of, is_done, load_stage1, origin_of, start_from
 from grpo.tools.tags import TagProtocol
-from grpo.trainer import Source, Trainer, load_trained, rows_per_replica
+from grpo.trainer import Trainer, TrainingData, load_trained
 from rewards.prompts import tag_of
 
 
-def load_conversations(config: SftConfig, run: Run) -> Source:
+def load_conversations(config: SftConfig, run: Run) -> TrainingData:
     """Load the conversations to train on. An example is a group of one given completion."""
-    model_config = read_model_config(find_parts(config, weights=False).model, config.model_backend)
+    model_config = read_model_config(find_folders(config, weights=False).model, config.model_backend)
     max_length = min(config.max_length, model_config.max_positions)
     examples, count = load_examples(config, load_encoder(config), max_length)
     run.report_data("training data", count)
     ids = [(example.prompt.ids, example.completions[0].ids) for example in examples]
-    rows_per_step = rows_per_replica(config) * run.ranks.replicas.world
-    return Source(
+    rows_per_step = config.completions_per_replica * run.ranks.replicas.world
+    return TrainingData(
         rows=examples,
         data_hash=digest([prompt, answer] for prompt, answer in ids),
         total_steps=num_steps(config, len(examples), rows_per_step),
@@ -89,13 +90,14 @@ class Sft(Learner):
     def add_gradient(self, learned: Learned) -> None:
         """Add the gradient of the step, one micro-batch after the other."""
         self.optimizer.discard_gradient()  # of a try that ran out of memory
-        learned.loss = 0.0
+        meter = TokenMeter()
         batches = self.make_batches(learned.groups)
         for batch in batches:
             logp_C, _ = self.policy_logprobs(batch)  # Eq. 3
             loss = -(batch.advantage_C * logp_C * batch.weight_C).sum()
             self.optimizer.backward(loss)
-            learned.loss += loss.item()
+            meter.loss += loss.item()
+        learned.meter.include(meter)
         learned.micro_batches = len(batches)
 
 
@@ -106,17 +108,17 @@ class SftTrainer(Trainer[SftConfig]):
         examples = load_conversations(config, run)
         policy, optimizer = load_trained(config, run.device, run.ranks)  # now that nothing is wrong with the data
         super().__init__(config, run, policy, optimizer, examples)
-        self.begin()
+        self.start_at()
 
-    def begin(self, step: int = 0, position: int = 0) -> None:
-        self.order = Order(len(self.source.rows), self.config.seed, shuffle=True, position=position)
-        self.learner = Sft(**self.parts(step), examples=self.source.rows, order=self.order)
+    def start_at(self, step: int = 0, position: int = 0) -> None:
+        self.order = Order(len(self.training_data.rows), self.config.seed, shuffle=True, position=position)
+        self.learner = Sft(**self.learner_arguments(step), examples=self.training_data.rows, order=self.order)
 
     def summarise_step(self) -> dict[str, float]:
         """Return the metrics of the last step over all ranks."""
         groups = self.replicas.gather_lists(self.learned.groups)
         num_tokens = sum(len(answer.trained()) for answer in completions_of(groups))
-        loss = self.replicas.sum([self.learned.loss])[0]
+        loss = self.replicas.sum([self.learned.meter.loss])[0]
         return {"loss": loss, "tokens": num_tokens, **self.step_metrics(groups)}
 
 

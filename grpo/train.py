@@ -11,7 +11,6 @@ from math import ceil
 from grpo.algorithm.meter import TokenMeter
 from grpo.algorithm.rollout import Rollout
 from grpo.algorithm.schema import Completion, Group, Order, Prompt
-from grpo.algorithm.settings import Settings
 from grpo.algorithm.step import Grpo
 from grpo.base.errors import run_main
 from grpo.base.progress import say_next
@@ -37,20 +36,20 @@ from grpo.evaluation.held_out import Evaluation, Measurement
 from grpo.policy import Policy, load_reference
 from grpo.run.metrics import completion_metrics, credit_metrics, tool_metrics
 from grpo.run.run import Run
-from grpo.trainer import Source, Trainer, load_trained
+from grpo.trainer import Trainer, TrainingData, load_trained
 from rewards.scorer import Scorer
 
 
-def load_questions(data: QuestionData, policy: Policy, scorer: Scorer, run: Run) -> Source:
+def load_questions(data: QuestionData, policy: Policy, scorer: Scorer, run: Run) -> TrainingData:
     """Load the questions to train on."""
     config = data.config
     loaded = load_prompts(data, policy, Questions.to_train(config), scorer.rewards)
     run.report_data("training data", loaded.count)
-    groups_per_step = Settings.of(config).groups_per_replica * run.ranks.replicas.world
-    return Source(
+    groups_per_replica = config.completions_per_replica // config.num_generations
+    return TrainingData(
         rows=loaded.prompts,
         data_hash=loaded.data_hash,
-        total_steps=num_steps(config, len(loaded.prompts), groups_per_step),
+        total_steps=num_steps(config, len(loaded.prompts), groups_per_replica * run.ranks.replicas.world),
         longest=longest_sequence(data, policy, loaded.prompts),
     )
 
@@ -81,9 +80,9 @@ class GrpoTrainer(Trainer[TrainConfig]):
         self.tools = self._load_tools(data)
         stop = run.signals.stop_with_shards
         self.sampler = Sampler(policy.model, policy.eos_ids, self.plan.num_sequences, stop, self.tools)
-        self.sampler.prepare(self.plan.num_sequences, self.longest, config.max_completion_length)
+        self.sampler.reserve(self.plan.num_sequences, self.longest, config.max_completion_length)
         self.make_learner = make_learner
-        self.begin()
+        self.start_at()
         if run.device.type == "cuda":
             run.say(f"on this GPU: {kernel_choice.describe(run.device)}; {choice.describe(self.model)}")
         else:
@@ -92,22 +91,21 @@ class GrpoTrainer(Trainer[TrainConfig]):
     def _load_tools(self, data: QuestionData) -> Tools | None:
         """Return the tools that completions may call; None if the configuration names none."""
         config = self.config
-        objects = data.objects.tools
         if not (config.tools or config.environment):
             return None
         from grpo.tools.functions import build_tools  # most runs have no tools
 
-        tools = build_tools(config, self.policy.tokenizer, objects, self.ranks.shard)
+        tools = build_tools(config, self.policy.tokenizer, data.objects.tools, self.ranks.shard)
         if tools:
             self.run.say(f"tools are called {tools.protocol.shown}")
         return tools
 
-    def begin(self, step: int = 0, position: int = 0) -> None:
+    def start_at(self, step: int = 0, position: int = 0) -> None:
         config = self.config
-        prompts = self.source.rows
+        arguments, prompts = self.learner_arguments(step), self.training_data.rows
         self.order = Order(len(prompts), config.seed, config.shuffle_dataset, position)
         self.rollout = Rollout(
-            settings=Settings.of(config),
+            settings=arguments["settings"],
             prompts=prompts,
             order=self.order,
             sampler=self.sampler,
@@ -118,9 +116,9 @@ class GrpoTrainer(Trainer[TrainConfig]):
             replicas=self.replicas,
             total_steps=self.total_steps,
             phase=self.phase,
-            begin=self.sampler.reset,
+            reset=self.sampler.reset,
         )
-        self.learner = self.make_learner(**self.parts(step), rollout=self.rollout, reference=self.reference)
+        self.learner = self.make_learner(**arguments, rollout=self.rollout, reference=self.reference)
 
     def summarise_step(self) -> tuple[dict[str, float], list[Group]]:
         """Return the metrics of the last step over all ranks, and all ranks' groups."""

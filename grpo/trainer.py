@@ -8,10 +8,10 @@ from typing import Any, Generic
 
 import torch
 
+from grpo.algorithm.interfaces import Settings
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.schema import Group, Order, completions_of
-from grpo.algorithm.settings import Settings
 from grpo.algorithm.step import Learned, Learner
 from grpo.base.errors import INTERNAL, MEMORY, SERVICE, STORAGE, Interrupted, UserError, explained, is_out_of_memory
 from grpo.base.folders import write_folder
@@ -24,7 +24,7 @@ from grpo.engine.model import memory
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.flat import FlatParameters
 from grpo.engine.parallel.splits import trained_splits
-from grpo.policy import Policy, find_parts, is_gguf, load_policy
+from grpo.policy import Policy, find_folders, is_gguf, load_policy
 from grpo.run import checkpoint
 from grpo.run.checkpoint import agree_on_checkpoint, check_disk, is_own
 from grpo.run.diagnosis.glossary import Metrics
@@ -53,7 +53,7 @@ def load_trained(config: AnyConfig, device: torch.device, ranks: Ranks) -> tuple
 
 
 @dataclass(frozen=True)
-class Source:
+class TrainingData:
     """What the steps of a run take: the prompts of stage 2; or the examples of stage 1, groups of a given completion.
 
     longest: tokens of the longest sequence, prompt and completion; of stage 2, held-out prompts included.
@@ -65,13 +65,8 @@ class Source:
     longest: int
 
 
-def rows_per_replica(config: AnyConfig) -> int:
-    """Return the completions of stage 2, or the examples of stage 1, that each replica trains on in a step."""
-    return Settings.of(config).completions_per_replica
-
-
 class Trainer(Generic[Stage]):
-    """A run's policy, steps and checkpoints. A subclass has `begin`, and `summarise_step`, which returns metrics.
+    """A run's policy, steps and checkpoints. A subclass has `start_at`, and `summarise_step`, which returns metrics.
 
     The constructor chooses micro-batches that fit into the memory that is still free. reference: the frozen policy of
     step 0, for the KL penalty.
@@ -87,7 +82,7 @@ class Trainer(Generic[Stage]):
         run: Run[Stage],
         policy: Policy,
         optimizer: Optimizer,
-        source: Source,
+        training_data: TrainingData,
         reference: Decoder | None = None,
     ):
         self.config = config
@@ -98,15 +93,15 @@ class Trainer(Generic[Stage]):
         self.model = policy.model
         self.optimizer = optimizer
         self.reference = reference
-        self.source = source
-        self.total_steps = source.total_steps
-        self.longest = source.longest
+        self.training_data = training_data
+        self.total_steps = training_data.total_steps
+        self.longest = training_data.longest
         self.num_tokens = 0
         self.num_skipped = 0
         self.position = 0  # rows taken by the steps that are done
         self.saved_step: int | None = None
         self.clock, self.doing = Clock(run.device), "training"  # what, if memory runs out
-        self.inputs = inputs_of(policy, source.data_hash, config)
+        self.inputs = inputs_of(policy, training_data.data_hash, config)
         self.ranks.agree(self.inputs)
         self._say_how()
         self.loaded = memory.Loaded(self.model, reference, self.replicas.world)
@@ -129,11 +124,11 @@ class Trainer(Generic[Stage]):
             parts = f", each in {num_shards} parts" if num_shards > 1 else ""
             self.run.say(f"{self.ranks.world} processes; copies of the model: {self.replicas.world}{parts}")
 
-    def begin(self, step: int = 0, position: int = 0) -> None:
+    def start_at(self, step: int = 0, position: int = 0) -> None:
         """Make `learner` and `order`, with so many steps done, and so many rows taken."""
         raise NotImplementedError
 
-    def parts(self, step: int) -> dict[str, Any]:
+    def learner_arguments(self, step: int) -> dict[str, Any]:
         """Return what the learner of either stage is made of. step: how many are done."""
         return {
             "settings": Settings.of(self.config),
@@ -143,7 +138,7 @@ class Trainer(Generic[Stage]):
             "memory": self.memory,
             "replicas": self.replicas,
             "device": self.run.device,
-            "exact": torch.promote_types(self.model.build.dtype, torch.float32),
+            "loss_dtype": torch.promote_types(self.model.build.dtype, torch.float32),
             "total_steps": self.total_steps,
             "step": step,
             "phase": self.phase,
@@ -267,7 +262,7 @@ class Trainer(Generic[Stage]):
         config = self.run.config  # a silent run has no directory, so it finds no checkpoint there
         folder = agree_on_checkpoint(config, self.ranks, self.run.say)
         if folder is None:
-            check_disk(self.model, self.config, find_parts(self.config).adapter)
+            check_disk(self.model, self.config, find_folders(self.config).adapter)
             self.run.begin(step=0, last_checkpoint=None)
             return
         for notice in check_changes(folder, config, self.replicas.world, self.run.device):
@@ -291,7 +286,7 @@ class Trainer(Generic[Stage]):
         """Set what a checkpoint has counted."""
         self.position = counters["position"]
         self.num_tokens = counters["num_tokens"]
-        self.begin(counters["step"], self.position)
+        self.start_at(counters["step"], self.position)
         if self.step > self.total_steps:
             raise UserError(
                 f"the run is at step {self.step}, and would end at step {self.total_steps}",
@@ -325,8 +320,7 @@ class Trainer(Generic[Stage]):
                 "skipped": self.num_skipped,
                 "micro_batch_tokens": self.memory.budget.tokens,
             }
-            made = {"program": program(), "machine": machine(self.run.device)}
-            about = {"world_size": self.replicas.world, **made}
+            about = {"world_size": self.replicas.world, "program": program(), "machine": machine(self.run.device)}
             needed_bytes = sum(tensor.nbytes for tensor in state.values())
             with checkpoint.new_checkpoint(self.run.path, self.step, about, needed_bytes) as folder:
                 checkpoint.write_state(folder, state, counters, random_states)

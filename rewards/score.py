@@ -148,11 +148,11 @@ def encoder(config: TrainConfig) -> Encode:
                 "add model_name_or_path=MODEL",
             )
         from grpo.data.prompts import load_tokenizer
-        from grpo.policy import find_parts
+        from grpo.policy import find_folders
         from grpo.run.saved import find_saved
 
         model = replace(config, model_name_or_path=find_saved(config.model_name_or_path).name)
-        tokenizer = load_tokenizer(find_parts(model).tokenizer)
+        tokenizer = load_tokenizer(find_folders(model).tokenizer)
         return lambda text: tokenizer.encode(text, add_special_tokens=False)
 
     return lambda text: cast(list[int], Tokens(text, load))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from grpo.algorithm.schema import Completion, Group, Score, TrainerState, own_words
+from grpo.algorithm.schema import CheckedFact, Completion, Group, Score, TrainerState, own_words
 from grpo.base.errors import PREFLIGHT, UserError, check_all
 from grpo.base.event_loop import EventLoop, wait_for
 from grpo.engine.device.peers import Peers
@@ -112,7 +112,7 @@ class Scorer:
                 completion.reward = combine(completion.scores, group.weights)
             del self.under_way[group]
 
-    def _facts(self, scores: Mapping[str, Score]) -> list[dict[str, Any]]:
+    def _facts(self, scores: Mapping[str, Score]) -> list[CheckedFact]:
         """Return the facts that the first reward has found which checks every answer; [] if none does."""
         checking = [reward.name for reward in self.rewards if reward.checks_every_answer]
         return scores[checking[0]].facts if checking else []

@@ -19,14 +19,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from grpo.algorithm.schema import POLICY, Completion, Group, Layout, Mode, PackedBatch, Part, Prompt
+from grpo.algorithm.schema import POLICY, Completion, Group, Layout, Mode, PackedBatch, Prompt, Subgroup
 from grpo.base.errors import UserError
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model.adapter import Adapter
-from grpo.engine.model.build import Build, LoraSpec
+from grpo.engine.model.weight import Build, LoraSpec
 from grpo.engine.model.weights import load_decoder
 from grpo.engine.parallel import shard
 from knowledge.build import build
@@ -244,9 +244,9 @@ def of_each(group: Group, name: str) -> list:
     return [getattr(completion, name) for completion in group.completions]
 
 
-def whole(*groups: Group) -> list[Part]:
+def whole(*groups: Group) -> list[Subgroup]:
     """One micro-batch of all completions of the groups."""
-    return [Part(group, group.completions) for group in groups]
+    return [Subgroup(group, group.completions) for group in groups]
 
 
 def visible_in(layout: Layout) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 step.py          the step, from top to bottom, and what stage 1 shares with it
 schema.py        the data that flows through a step, with worked examples, and the legend of tensor shapes
-settings.py      the settings of a step
+interfaces.py    what a step is given: settings, peers, a model, a sampler, a scorer
 rollout.py       prompts to groups of completions, being graded
 advantages.py    rewards to advantages
 logprobs.py      micro-batches to log-probs, never tokens x vocabulary at once
@@ -11,6 +11,5 @@ loss_weights.py  how much each token counts, and which have a gradient
 packing.py       groups to micro-batches
 optimizer.py     AdamW on one flat buffer
 meter.py         means over the tokens of a step, for the metrics
-interfaces.py    what a step needs from outside: peers, a model, a sampler, a scorer
 variants.py      what the plain algorithm does without, one block each; credit.py finds what a reward is about
 """

@@ -24,11 +24,11 @@ from torch import Tensor
 from grpo.algorithm.schema import POLICY, Mode, PackedTokens
 from grpo.algorithm.variants import entropy_slope
 from grpo.engine.attention.choice import packed_attention
-from grpo.engine.device.ops import exact_logits, log_softmax_rows
+from grpo.engine.device.ops import RowSettings, exact_logits, log_softmax_rows
 from grpo.engine.device.products import linear, weight_gradient
 from grpo.engine.model.decoder import Decoder
 
-LogSoftmaxRows = Callable[..., tuple[Tensor, Tensor, Tensor | None]]  # `ops.log_softmax_rows`
+LogSoftmaxRows = Callable[[Tensor, *RowSettings], tuple[Tensor, Tensor, Tensor | None]]  # `ops.log_softmax_rows`
 
 
 def batch_logprobs(
@@ -86,9 +86,9 @@ class _Sources(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_CD):
         (source_C,) = ctx.saved_tensors
-        exact = torch.promote_types(grad_CD.dtype, torch.float32)
-        sum_TD = torch.zeros(ctx.num_tokens, grad_CD.shape[1], dtype=exact, device=grad_CD.device)
-        sum_TD.index_add_(0, source_C, grad_CD.to(exact))
+        exact_dtype = torch.promote_types(grad_CD.dtype, torch.float32)
+        sum_TD = torch.zeros(ctx.num_tokens, grad_CD.shape[1], dtype=exact_dtype, device=grad_CD.device)
+        sum_TD.index_add_(0, source_C, grad_CD.to(exact_dtype))
         return sum_TD.to(grad_CD.dtype), None
 
 
@@ -128,8 +128,8 @@ class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden_CD, head_VD, targets_C, cut_C, chunks):
         for_hidden, for_head, *_ = ctx.needs_input_grad
-        exact = torch.promote_types(hidden_CD.dtype, torch.float32)
-        logp_C = torch.empty(len(targets_C), dtype=exact, device=hidden_CD.device)
+        exact_dtype = torch.promote_types(hidden_CD.dtype, torch.float32)
+        logp_C = torch.empty(len(targets_C), dtype=exact_dtype, device=hidden_CD.device)
         entropy_C = torch.empty_like(logp_C)
         num_slopes = (1 + chunks.trains_entropy) if for_hidden else 0
         kept = [torch.empty_like(hidden_CD) for _ in range(num_slopes)]  # τ dℓ/dh, τ dH/dh

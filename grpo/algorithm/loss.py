@@ -10,8 +10,8 @@ import math
 import torch
 
 from grpo.algorithm import variants
+from grpo.algorithm.interfaces import Settings
 from grpo.algorithm.schema import PackedBatch
-from grpo.algorithm.settings import Settings
 
 MAX_LOG_RATIO = 20.0  # nats; a larger one means no more than this, and its exp may overflow
 
@@ -29,20 +29,21 @@ def policy_loss(
     """
     advantage_C = batch.advantage_C
     old_logp_C = logp_C.detach() if batch.old_logp_C is None else batch.old_logp_C
-    low = 1 - settings.epsilon
-    high = 1 + (settings.epsilon if settings.epsilon_high is None else settings.epsilon_high)
 
     log_ratio_C = logp_C - old_logp_C  # Eq. 4
     if settings.importance_sampling_level == "sequence":
         log_ratio_C = variants.sequence_log_ratio(log_ratio_C, batch.completion_C)  # Eq. 9
     ratio_C = log_ratio_C.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()  # Eq. 4
 
-    bounded_C = ratio_C if settings.delta is None else variants.two_sided(ratio_C, settings.delta)  # Eq. 10
-    clipped_C = ratio_C.clamp(low, high)
-    surrogate_C = torch.minimum(bounded_C * advantage_C, clipped_C * advantage_C)  # Eq. 5
     if settings.loss_type == "cispo":
         low, high = 0.0, settings.epsilon_high or math.inf
         surrogate_C = variants.cispo(ratio_C, high, advantage_C, logp_C)  # Eq. 21
+    else:
+        low = 1 - settings.epsilon
+        high = 1 + (settings.epsilon if settings.epsilon_high is None else settings.epsilon_high)
+        bounded_C = ratio_C if settings.delta is None else variants.two_sided(ratio_C, settings.delta)  # Eq. 10
+        clipped_C = ratio_C.clamp(low, high)
+        surrogate_C = torch.minimum(bounded_C * advantage_C, clipped_C * advantage_C)  # Eq. 5
     if settings.sampler_importance_sampling_correction:
         drift_C = (old_logp_C - batch.sampler_logp_C).clamp(max=MAX_LOG_RATIO)
         surrogate_C = variants.sampler_weight(drift_C, settings.sampler_importance_sampling_cap) * surrogate_C  # Eq. 11

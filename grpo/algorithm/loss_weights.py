@@ -7,9 +7,8 @@ and are set once, before it is split into micro-batches.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from grpo.algorithm.interfaces import Peers
+from grpo.algorithm.interfaces import Peers, Settings
 from grpo.algorithm.schema import Completion, Group, completions_of
-from grpo.algorithm.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,8 @@ class Optimizer:
         groups = []
         states: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
         # Now, and not at the first step: micro-batches get what memory is left.
-        self.moments = {name: torch.zeros_like(flat.values[flat.own]) for name in MOMENTS}
-        for part, place, decays in flat.own_parts():
+        self.moments = {name: torch.zeros_like(flat.values[flat.partition]) for name in MOMENTS}
+        for part, place, decays in flat.partitioned():
             groups.append({"params": [part], "weight_decay": weight_decay if decays else 0.0})
             moments = {name: moment[place] for name, moment in self.moments.items()}
             states[part] = {"step": torch.zeros((), device=part.device), **moments}
@@ -161,7 +161,7 @@ class Optimizer:
         numbers = range(len(flat.groups()))
         for name, moment in self.moments.items():
             whole = torch.cat([tensors[f"{number}.{name}"] for number in numbers])
-            moment.copy_(flat.take(whole)[flat.own])
+            moment.copy_(flat.take(whole)[flat.partition])
         for state in self.adamw.state.values():
             state["step"].copy_(tensors["0.step"])
 

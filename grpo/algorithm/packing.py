@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from grpo.algorithm.schema import NO_CUT, Completion, Group, Layout, PackedBatch, PackedTokens, Part
+from grpo.algorithm.schema import NO_CUT, Completion, Group, Layout, PackedBatch, PackedTokens, Subgroup
 
 
-def split_into_micro_batches(groups: Sequence[Group], token_budget: int) -> list[list[Part]]:
+def split_into_micro_batches(groups: Sequence[Group], token_budget: int) -> list[list[Subgroup]]:
     """Split the completions with a weight and trained tokens, in order, into micro-batches of up to `token_budget`.
 
     A group that fits into one micro-batch is not split. A larger group is split, and its prompt is repeated. A single
     completion larger than the budget gets a micro-batch of its own.
     """
-    batches: list[list[Part]] = []
+    batches: list[list[Subgroup]] = []
     room = 0  # packed tokens that still fit into the last micro-batch
 
     def start_batch() -> None:
@@ -32,19 +32,19 @@ def split_into_micro_batches(groups: Sequence[Group], token_budget: int) -> list
             continue
         prompt = len(group.prompt.ids)
         whole = prompt + sum(map(_packed_length, members))
-        part = None  # of this group, in the last micro-batch
+        subgroup = None  # of this group, in the last micro-batch
         if room < whole <= token_budget:  # the group fits into a micro-batch of its own, but not into the rest of this
             start_batch()
         for completion in members:
-            needed = _packed_length(completion) + (prompt if part is None else 0)
+            needed = _packed_length(completion) + (prompt if subgroup is None else 0)
             if needed > room:
                 start_batch()
-                part = None
+                subgroup = None
                 needed = prompt + _packed_length(completion)
-            if part is None:
-                part = Part(group, [])
-                batches[-1].append(part)
-            part.completions.append(completion)
+            if subgroup is None:
+                subgroup = Subgroup(group, [])
+                batches[-1].append(subgroup)
+            subgroup.completions.append(completion)
             room -= needed
     return batches
 
@@ -55,7 +55,11 @@ def _packed_length(completion: Completion) -> int:
 
 
 def pack_tokens(
-    parts: Sequence[Part], number: int = 0, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+    subgroups: Sequence[Subgroup],
+    number: int = 0,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
 ) -> PackedTokens:
     """Pack the tokens of a micro-batch; see PackedTokens for a worked example.
 
@@ -64,19 +68,19 @@ def pack_tokens(
     ids: list[int] = []
     positions: list[int] = []
     layout, source = [], []
-    for part in parts:
-        prompt = part.group.prompt.ids
+    for subgroup in subgroups:
+        prompt = subgroup.group.prompt.ids
         ids += prompt
         positions += range(len(prompt))
         last_of_prompt = len(ids) - 1
-        for completion in part.completions:
+        for completion in subgroup.completions:
             start, length = len(ids), _packed_length(completion)
             ids += completion.ids[:length]
             positions += range(len(prompt), len(prompt) + length)
             sources = [last_of_prompt, *range(start, start + length)]  # the shift by one: here and nowhere else
             source += [sources[place] for place in completion.trained()]
-        layout.append((len(prompt), tuple(map(_packed_length, part.completions))))
-    completions = [completion for part in parts for completion in part.completions]
+        layout.append((len(prompt), tuple(map(_packed_length, subgroup.completions))))
+    completions = [completion for subgroup in subgroups for completion in subgroup.completions]
     targets = _of_trained(completions, lambda completion: completion.ids)
     cuts = _of_trained(completions, lambda completion: completion.cuts)
     has_cuts = max(cuts, default=NO_CUT) > NO_CUT
@@ -93,14 +97,14 @@ def pack_tokens(
 
 
 def pack_batch(
-    parts: Sequence[Part],
+    subgroups: Sequence[Subgroup],
     number: int = 0,
     *,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> PackedBatch:
     """Pack a micro-batch whose advantages and loss weights are known."""
-    tokens = pack_tokens(parts, number, device=device, dtype=dtype)
+    tokens = pack_tokens(subgroups, number, device=device, dtype=dtype)
     completions = tokens.completions
 
     def of_tokens(values: Callable[[Completion], Sequence]) -> torch.Tensor:

@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from grpo.algorithm import variants
-from grpo.algorithm.interfaces import Peers, Sampler, Scorer
+from grpo.algorithm.interfaces import Peers, Sampler, Scorer, Settings
 from grpo.algorithm.schema import Completion, Group, Order, Prompt, TrainerState, hash_seed
-from grpo.algorithm.settings import Settings
 
 COMPLETION = 0  # a fifth number, so that no completion shares its seed with a dropout mask, whose seed hashes four
 NOT_SAMPLED = Completion.given([], "length")  # where a group's next completion will be
 Phase = Callable[[str], AbstractContextManager]  # surrounds the work of a phase: its clock, and what may interrupt it
-Begin = Callable[[list[Prompt], int, Sequence[int]], list[Prompt]]
+Reset = Callable[[list[Prompt], int, Sequence[int]], list[Prompt]]
 
 
 def untimed(name: str) -> AbstractContextManager:
@@ -39,7 +38,8 @@ class Rollout:
 
     prompts: of the data. order: of those that are taken. sampling: the sampler's parameters. decode: tokens to text.
     ranks: all processes of the run. replicas: those that sample other prompts. total_steps: of the run, for the rewards
-    of users. phase: surrounds "time/generate" and "time/reward". begin: adds to prompts what environments say first.
+    of users. phase: surrounds "time/generate" and "time/reward". reset: resets the environments of the next
+    completions, and adds what these say to their prompts.
     """
 
     settings: Settings
@@ -53,7 +53,7 @@ class Rollout:
     replicas: Peers
     total_steps: int = 0
     phase: Phase = untimed
-    begin: Begin = lambda prompts, num_generations, seeds: prompts
+    reset: Reset = lambda prompts, num_generations, seeds: prompts
 
     def sample(self, step: int) -> Sampled:
         """Generate the groups of a step; grading starts as each completion ends."""
@@ -85,7 +85,7 @@ class Rollout:
 
         seeds = self._seeds(len(rows), step, attempt)
         with self.phase("time/generate"):
-            prompts = self.begin([self.prompts[row] for row in rows], G, seeds)
+            prompts = self.reset([self.prompts[row] for row in rows], G, seeds)
             groups += [Group(prompt, [NOT_SAMPLED] * G) for prompt in prompts]
             self.sampler.sample([prompt.ids for prompt in prompts], G, self.sampling, seeds, finish)
         return groups

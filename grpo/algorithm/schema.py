@@ -25,7 +25,9 @@ import random
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from grpo.base.storage import Json
 
 if TYPE_CHECKING:
     import torch  # it takes seconds, and what reads only the configuration needs no tensors
@@ -47,9 +49,9 @@ class Prompt:
     row: int  # its number in the data set, from 0, counted before filtering
     text: str  # as rendered by the chat template
     ids: tuple[int, ...]  # its tokens; the last one predicts the first token of every completion
-    columns: dict[str, Any]  # the data row: what the rewards see
+    columns: Json  # the data row: what the rewards see
     messages: tuple[dict[str, str], ...] = ()  # before rendering, if the data holds conversations rather than questions
-    turns: tuple[dict[str, Any], ...] = ()  # before rendering, whatever the data holds
+    turns: tuple[Json, ...] = ()  # before rendering, whatever the data holds
 
 
 @dataclass
@@ -119,6 +121,16 @@ POLICY = Mode()
 REFERENCE = Mode(use_adapter=False)
 
 
+class CheckedFact(TypedDict):
+    """A fact that a completion states, and what the knowledge base says of it."""
+
+    fact: str  # what it says
+    verdict: Literal["supported", "refuted", "unknown"]
+    passage: str | None  # id of the passage that decided; if none did, of the best one found; None if none was found
+    text: str | None  # how that passage begins
+    sentences: list[list[int]]  # [start, end] of each sentence that states it, in characters of the completion
+
+
 @dataclass(frozen=True)
 class Score:
     """What one reward says about one completion: `value`, a number or None (unscorable), and the `reason` why.
@@ -127,15 +139,7 @@ class Score:
     sampling use it, and not the value, which may be shaped. `applies` is False if a user's function returned None for
     all completions of a prompt: then only the other rewards count. `asked` says which services were asked (judge,
     knowledge base, decomposer), and whether each gave a usable answer. `details` holds values to log, such as the share
-    of supported facts.
-
-    `facts` are those that were checked. Each is a dict:
-
-        fact         what it says
-        verdict      supported, refuted or unknown
-        passage      id of the passage that decided; if none did, of the best one found; None if none was found
-        text         how that passage begins
-        sentences    (start, end) of each sentence that states it, in characters of the completion
+    of supported facts. `facts` are those that were checked.
 
     >>> Score(None, "the judge could not be reached").value is None
     True
@@ -146,8 +150,8 @@ class Score:
     outcome: Outcome | None = None
     applies: bool = True
     asked: dict[str, bool] = field(default_factory=dict)
-    details: dict[str, Any] = field(default_factory=dict)
-    facts: list[dict[str, Any]] = field(default_factory=list)
+    details: Json = field(default_factory=dict)
+    facts: list[CheckedFact] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -219,7 +223,7 @@ class Completion:
     calls: list[Call] = field(default_factory=list)
     scores: dict[str, Score] = field(default_factory=dict)  # reward name -> Score
     reward: float | None = None  # weighted sum of the scores; None if any of them is None
-    facts: list[dict[str, Any]] = field(default_factory=list)  # `Score.facts` of the reward that checks every answer
+    facts: list[CheckedFact] = field(default_factory=list)  # `Score.facts` of the reward that checks every answer
     advantage: float | None = None  # Eq. 1, 2; None until it is known, 0 for an unscorable completion
     loss_weight: float = 0.0  # Eq. 8: weight of each of its tokens in the loss of the step
     sentences: list[Sentence] = field(default_factory=list)  # the true and the false ones (credit: sentence)
@@ -334,7 +338,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Part:
+class Subgroup:
     """The completions of a group that are in the same micro-batch: usually all trained ones."""
 
     group: Group

@@ -15,7 +15,7 @@ import torch
 from grpo.algorithm import variants
 from grpo.algorithm.advantages import set_advantages
 from grpo.algorithm.credit import set_credit
-from grpo.algorithm.interfaces import Logprobs, Memory, Model, Peers
+from grpo.algorithm.interfaces import Logprobs, Memory, Model, Peers, Settings
 from grpo.algorithm.loss import policy_loss
 from grpo.algorithm.loss_weights import set_loss_weights, set_trained
 from grpo.algorithm.meter import TokenMeter
@@ -23,7 +23,6 @@ from grpo.algorithm.optimizer import Optimizer, scheduled_rate
 from grpo.algorithm.packing import pack_batch, pack_tokens, split_into_micro_batches
 from grpo.algorithm.rollout import Phase, Rollout, untimed
 from grpo.algorithm.schema import POLICY, REFERENCE, Group, PackedBatch, PackedTokens, hash_seed
-from grpo.algorithm.settings import Settings
 
 
 @dataclass
@@ -39,7 +38,6 @@ class Learned:
     refusal_shift: float = 0.0
     meter: TokenMeter = field(default_factory=TokenMeter)
     micro_batches: int = 0
-    loss: float = 0.0  # of stage 1; `meter` has that of stage 2
     learning_rate: float = 0.0  # of the last update
     grad_norms: list[float] = field(default_factory=list)
 
@@ -48,8 +46,8 @@ class Learned:
 class Learner:
     """A model under training: its passes over micro-batches, and its updates. Subclasses: `Grpo`; `Sft` of sft.py.
 
-    logprobs: computes those of a micro-batch. memory: how large micro-batches may be. device, exact: where the tensors
-    of a micro-batch are, and the dtype of what is not the model. total_steps: of the run, for the schedule of the
+    logprobs: computes those of a micro-batch. memory: how large micro-batches may be. device, loss_dtype: of a
+    micro-batch, and of what the loss computes with. total_steps: of the run, for the schedule of the
     learning rate. step: how many of them are done. phase: makes a context manager from a name; the pass of the
     reference runs in that of "time/reference".
     """
@@ -61,7 +59,7 @@ class Learner:
     memory: Memory
     replicas: Peers
     device: torch.device
-    exact: torch.dtype
+    loss_dtype: torch.dtype
     total_steps: int
     step: int = 0
     phase: Phase = untimed
@@ -76,7 +74,7 @@ class Learner:
         max_tokens: packed tokens of a micro-batch; 0: as many as fit into memory.
         """
         split = split_into_micro_batches(groups, max_tokens or self.memory.budget.tokens)
-        return [pack_batch(parts, number, device=self.device, dtype=self.exact) for number, parts in enumerate(split)]
+        return [pack_batch(one, number, device=self.device, dtype=self.loss_dtype) for number, one in enumerate(split)]
 
     def policy_logprobs(self, batch: PackedTokens) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute log-prob and entropy of every trained token under the policy, [C] each (Eq. 3).
@@ -180,8 +178,8 @@ class Grpo(Learner):
             return
         budget, temperature = self.memory.budget, self.settings.temperature
         with self.phase("time/reference"):
-            for number, parts in enumerate(split_into_micro_batches(groups, budget.tokens)):
-                batch = pack_tokens(parts, number, device=self.device, dtype=self.exact)
+            for number, subgroups in enumerate(split_into_micro_batches(groups, budget.tokens)):
+                batch = pack_tokens(subgroups, number, device=self.device, dtype=self.loss_dtype)
                 logp_C, _ = self.logprobs(self.reference, batch, REFERENCE, temperature, budget.chunk)  # Eq. 3
                 for completion, logps in batch.of_each(logp_C):
                     completion.ref_logps = logps

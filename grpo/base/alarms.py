@@ -8,19 +8,21 @@ import os
 import signal
 import threading
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
+from types import FrameType
 
+Handler = Callable[[int, FrameType | None], object] | int | None
 _installed: Counter[int] = Counter()  # signal -> how many handlers of this program are installed, one over the other
 
 
-def install(number: int, handler: Any) -> Any:
+def install(number: int, handler: Handler) -> Handler:
     """Install the handler of a signal, and return the one that it replaces. A forked child gets the default one."""
     before = signal.signal(number, handler)
     _installed[number] += 1
     return before
 
 
-def put_back(number: int, before: Any) -> None:
+def put_back(number: int, before: Handler) -> None:
     """Install again the handler that `install` has replaced."""
     if before is not None:  # a program in C has installed it; Python cannot put it back
         signal.signal(number, before)

@@ -12,9 +12,7 @@ class Gate:
     """Counts the threads inside, and lets nobody in while the process forks."""
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.num_inside = 0
-        self.is_forking = False
+        self._renew()
         if hasattr(os, "register_at_fork"):  # not on Windows, where processes cannot fork
             os.register_at_fork(before=self._close, after_in_parent=self._open, after_in_child=self._renew)
 
@@ -42,7 +40,7 @@ class Gate:
             self.changed.notify_all()
 
     def _renew(self) -> None:
-        """Begin anew in a child, where only the thread that has forked goes on."""
+        """Begin, also in a child, where only the thread that has forked goes on."""
         self.changed = threading.Condition()
         self.num_inside = 0
         self.is_forking = False

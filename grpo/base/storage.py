@@ -69,20 +69,14 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8-sig"))
 
 
-def write_lines(path: Path, records: Iterable[Any]) -> None:
-    """Replace the data file at `path` by one line of JSON per record, unchanged. Create its folder if needed."""
+def write_lines(path: Path, records: Iterable[Any], for_people: bool = False) -> None:
+    """Replace the file at `path` by one line of JSON per record. Create its folder if needed.
+
+    for_people: no program reads it as data, so that secrets are taken out.
+    """
+    lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, _as_lines(records))
-
-
-def write_log_lines(path: Path, records: Iterable[Any]) -> None:
-    """Replace a file that people read, and no program as data, as `write_lines` does, but without secrets."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, redact(_as_lines(records)))
-
-
-def _as_lines(records: Iterable[Any]) -> str:
-    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    write_atomically(path, redact(lines) if for_people else lines)
 
 
 class PlainLoader(yaml.SafeLoader):

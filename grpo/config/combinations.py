@@ -65,7 +65,7 @@ def _reward_problems(config: TrainConfig) -> Iterator[str]:
 
 def _training_problems(config: TrainConfig) -> Iterator[str]:
     """Yield what is wrong with batch sizes, sampling and held-out questions."""
-    num_completions = config.per_device_train_batch_size * config.gradient_accumulation_steps
+    num_completions = config.completions_per_replica
     if num_completions % config.num_generations:
         yield (
             f"per_device_train_batch_size x gradient_accumulation_steps = {num_completions} completions "

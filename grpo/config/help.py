@@ -48,10 +48,10 @@ def _describe(declared: Field, meaning: str) -> str:
     facts = declared.metadata["facts"]
     default = as_yaml(None if "supplied" in facts else declared.default)
     default = "required" if "required" in facts else default.replace(".0e-0", "e-")  # YAML's form is 1.0e-08
-    choices = declared.metadata["choices"]
-    limits = describe_limits(declared.metadata)
-    bounds = f"one of: {', '.join(map(as_yaml, choices))}" if choices else limits
-    about = f"{meaning} {bounds.capitalize()}." if bounds else meaning
+    bounds = declared.metadata["bounds"]
+    choices = bounds.get("choices")
+    allowed = f"one of: {', '.join(map(as_yaml, choices))}" if choices else describe_limits(bounds)
+    about = f"{meaning} {allowed.capitalize()}." if allowed else meaning
     name = f"  {declared.name}: {default} ".ljust(COLUMN)
     return textwrap.fill(
         about,

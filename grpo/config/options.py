@@ -5,7 +5,7 @@ which KnowRL uses too; other_words.py lists the names that other tools use. A ke
 """
 
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
 
 ALMANAC, ATLAS, SUMS = "almanac", "atlas", "sums"  # toy worlds of a real model
 OF_FACTS = (ALMANAC, ATLAS)  # it writes its own cold start
@@ -40,18 +40,18 @@ FACTS = {  # what else is known of keys
 }
 
 
-def key(
-    default: object,
-    facts: str = "",
-    *,
-    choices: tuple = (),
-    low: float | None = None,
-    high: float | None = None,
-    above: float | None = None,
-) -> Any:
-    """Declare a key. Its value is one of `choices`, or low <= value <= high and value > above. facts: see FACTS."""
-    limits = {"low": low, "high": high, "above": above}
-    return field(default=default, metadata={"facts": frozenset(facts.split()), "choices": choices, **limits})
+class Bounds(TypedDict, total=False):
+    """What a key may be set to, or each entry of its list: one of `choices`; low <= it <= high, and it > above."""
+
+    choices: tuple
+    low: float
+    high: float
+    above: float
+
+
+def key(default: object, facts: str = "", **bounds: Unpack[Bounds]) -> Any:
+    """Declare a key. facts: see FACTS."""
+    return field(default=default, metadata={"facts": frozenset(facts.split()), "bounds": bounds})
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,11 @@ class OptimKeys:
     """Seed of everything random."""
     full_determinism: bool = key(False, "warned")
     """Use deterministic operations of torch, and choose attention in a fixed order instead of by speed."""
+
+    @property
+    def completions_per_replica(self) -> int:
+        """Return how many completions of stage 2, or examples of stage 1, each replica trains on in a step."""
+        return self.per_device_train_batch_size * self.gradient_accumulation_steps
 
 
 @dataclass(frozen=True)
@@ -441,16 +446,18 @@ class ConversationKeys:
 
 @dataclass(frozen=True)
 class SftConfig(ModelKeys, LoraKeys, DataKeys, ConversationKeys, ToolKeys, OptimKeys, RunKeys):
-    """The configuration of stage 1: supervised fine-tuning. It samples nothing: what is no key here has one value."""
+    """The configuration of stage 1: supervised fine-tuning. It samples nothing, and asks nobody.
 
-    temperature = 1.0
-    num_generations = max_num_seqs = 0
-    num_iterations = 1
-    dynamic_sampling = False
-    knowledge_base = None
-    max_unscored = 1.0
-    log_completions = False
-    num_completions_to_print = 0
+    So what the code of both stages reads beside its keys has one value each.
+    """
+
+    num_generations: ClassVar[int] = 0
+    max_num_seqs: ClassVar[int] = 0
+    dynamic_sampling: ClassVar[bool] = False
+    knowledge_base: ClassVar[None] = None
+    max_unscored: ClassVar[float] = 1.0
+    log_completions: ClassVar[bool] = False
+    num_completions_to_print: ClassVar[int] = 0
 
 
 AnyConfig = TrainConfig | SftConfig

@@ -10,7 +10,7 @@ import os
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeAlias
 
@@ -20,10 +20,9 @@ import yaml
 from grpo.base.errors import is_secret_name, keep_secret
 from grpo.base.storage import PlainLoader
 from grpo.base.text import did_you_mean
-from grpo.config.options import ENVIRONMENT
+from grpo.config.options import ENVIRONMENT, Bounds
 
 Values = dict[str, Any]  # key -> value
-Bounds = Mapping[str, Any]  # of a key: see options.key
 Written: TypeAlias = "str | list[Written] | dict[str, object] | None"
 NULLS = ("~", "null", "Null", "NULL", "None")
 BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -40,7 +39,8 @@ KINDS = {  # the types of keys, as messages name them
     tuple[int, ...]: "a list of whole numbers",
     tuple[float, ...]: "a list of numbers",
 }
-LIMITS = {  # the bounds of a number -> their words, and what holds of a number within them
+# The bounds of a number -> their words, and what holds of a number within them.
+LIMITS: dict[str, tuple[str, Callable]] = {
     "low": ("at least", operator.ge),
     "above": ("above", operator.gt),
     "high": ("at most", operator.le),
@@ -152,7 +152,7 @@ def _convert(value: Any, kind: Any) -> Any:
 
 def check_bounds(value: object, bounds: Bounds) -> None:
     """Check a value, and each entry of a list, against the bounds of its key. ValueError if wrong."""
-    choices = bounds["choices"]
+    choices = bounds.get("choices", ())
     for item in value if isinstance(value, tuple) else (value,):
         if choices and item not in choices:
             close = did_you_mean(str(item), [choice for choice in choices if isinstance(choice, str)])
@@ -163,7 +163,7 @@ def check_bounds(value: object, bounds: Bounds) -> None:
 
 def _check_number(number: float, bounds: Bounds) -> None:
     for name, (_, is_within) in LIMITS.items():
-        if bounds[name] is not None and not is_within(number, bounds[name]):
+        if name in bounds and not is_within(number, bounds.get(name)):
             raise ValueError(f"{describe_limits(bounds)}; got {shown(number)}")
     smallest, largest = (TINY, HUGE) if isinstance(number, float) else (1, 2**63 - 1)
     if number and not smallest <= abs(number) <= largest:
@@ -172,7 +172,7 @@ def _check_number(number: float, bounds: Bounds) -> None:
 
 def describe_limits(bounds: Bounds) -> str:
     """Return the bounds of a number in words; "" if there are none."""
-    texts = [f"{words} {bounds[name]}" for name, (words, _) in LIMITS.items() if bounds[name] is not None]
+    texts = [f"{words} {bounds.get(name)}" for name, (words, _) in LIMITS.items() if name in bounds]
     return f"must be {' and '.join(texts)}" if texts else ""
 
 

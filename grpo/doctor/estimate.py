@@ -11,7 +11,6 @@ from statistics import fmean
 import psutil
 
 from grpo.algorithm.schema import Group, Score, completions_of
-from grpo.algorithm.settings import Settings
 from grpo.base.text import show_duration
 from grpo.config.options import SEARCH, SftConfig, TrainConfig, keys_that
 from grpo.data.questions import num_steps
@@ -20,7 +19,6 @@ from grpo.run.case import Case, NotChecked, need, rounded
 from grpo.run.run import SilentRun
 from grpo.sft import SftTrainer
 from grpo.train import GrpoTrainer
-from grpo.trainer import rows_per_replica
 from rewards.registry import Reward
 from rewards.scorer import Scorer
 from rewards.services import Checkup, services_of
@@ -42,15 +40,15 @@ class StepTime:
 def time_step(trainer: GrpoTrainer | SftTrainer) -> StepTime:
     """Make a small first step of a run twice; return the times of a complete one, scaled up from the second."""
     config = trainer.config
-    rows = trainer.source.rows
+    rows = trainer.training_data.rows
     if isinstance(config, SftConfig):
-        few = min(FEW, rows_per_replica(config))
+        few = min(FEW, config.completions_per_replica)
         trainer.config = replace(config, per_device_train_batch_size=few, gradient_accumulation_steps=1)
-        tokens = rows_per_replica(config) * fmean(map(num_packed, rows))
+        tokens = config.completions_per_replica * fmean(map(num_packed, rows))
         longest = max(len(example.completions[0].ids) for example in rows)
         measured = f"{few} answers"
     else:
-        number = Settings.of(config).groups_per_replica
+        number = config.completions_per_replica // config.num_generations
         longest = config.max_completion_length
         trainer.config = replace(config, max_completion_length=min(CUT, longest))
         tokens = number * (fmean(len(prompt.ids) for prompt in rows) + config.num_generations * longest)
@@ -58,7 +56,7 @@ def time_step(trainer: GrpoTrainer | SftTrainer) -> StepTime:
     load, cores = psutil.getloadavg()[0], psutil.cpu_count()
     busy = f", beside other work: a load of {load:.1f} on {cores} cores" if load > cores else ""
     for _ in range(2):  # the first one warms up
-        trainer.begin()
+        trainer.start_at()
         trainer.run_step()
     groups = trainer.learned.groups
     times = trainer.clock.result()
@@ -110,7 +108,7 @@ def steps(case: Case) -> str:
     """Count steps and tokens, on one device."""
     config = case.config
     longest = need(case.longest, "the data")
-    rows = rows_per_replica(config)
+    rows = config.completions_per_replica
     number = steps_of(case)
     if isinstance(config, SftConfig):
         return f"{number:,} steps of {rows} answers on one device, of {rows * longest:,} tokens at most"
@@ -130,8 +128,8 @@ def steps_of(case: Case) -> int:
     """Return the number of steps of the run on one device."""
     config = case.config
     if isinstance(config, SftConfig):
-        return num_steps(config, case.num_examples, rows_per_replica(config))
-    return num_steps(config, len(case.prompts), rows_per_replica(config) // config.num_generations)
+        return num_steps(config, case.num_examples, config.completions_per_replica)
+    return num_steps(config, len(case.prompts), config.completions_per_replica // config.num_generations)
 
 
 def evaluations_of(case: Case) -> int:
@@ -151,7 +149,7 @@ def duration(case: Case) -> str:
     notes = [step.measured]
     if isinstance(case.config, TrainConfig):
         for name, checkup in asked(case).items():
-            in_turn = ceil(rows_per_replica(case.config) / case.config.api_max_concurrency)
+            in_turn = ceil(case.config.completions_per_replica / case.config.api_max_concurrency)
             phases[f"{name} (at most)"] = in_turn * checkup.seconds
         for name in services_of(case.reward_names):
             if name not in case.checkups:
@@ -165,7 +163,7 @@ def duration(case: Case) -> str:
     evaluations = evaluations_of(case)
     if evaluations:
         of_answers = seconds - phases["training"] - phases.get("reference", 0)
-        of_one = of_answers / rows_per_replica(case.config)
+        of_one = of_answers / case.config.completions_per_replica
         total = show_duration(evaluations * len(case.rows["eval"]) * of_one)
         found.append(f"{evaluations} evaluations take {total}")
     return "; ".join([*found, f"measured here: {', '.join(notes)}"])
@@ -174,7 +172,7 @@ def duration(case: Case) -> str:
 def stage1_duration(case: Case) -> str:
     """Estimate the time of the stage 1 that runs first."""
     config = case.start
-    number = num_steps(config, need(case.num_examples, "the data of stage 1"), rows_per_replica(config))
+    number = num_steps(config, need(case.num_examples, "the data of stage 1"), config.completions_per_replica)
     check_room(case)
     step = time_step(SftTrainer(config, SilentRun(config)))
     seconds = sum(step.phases.values())
@@ -200,7 +198,8 @@ def cost(case: Case) -> str:
     if not asked(case):
         return "no service is asked over a network"
     need(case.prompts, "the prompts")
-    number = steps_of(case) * rows_per_replica(case.config) + evaluations_of(case) * len(case.rows.get("eval", ()))
+    number = steps_of(case) * case.config.completions_per_replica
+    number += evaluations_of(case) * len(case.rows.get("eval", ()))
     found = []
     for name, checkup in asked(case).items():
         prompts, replies = (rounded(tokens * number) for tokens in checkup.tokens)

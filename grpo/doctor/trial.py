@@ -16,7 +16,7 @@ from grpo.engine.model import memory
 from grpo.engine.model.adapter import load_adapter
 from grpo.engine.model.weights import load_decoder
 from grpo.engine.sampling.sampler import Sampler, check_finite
-from grpo.policy import find_parts
+from grpo.policy import find_folders
 from grpo.run.case import Case, Check, NotChecked, need, share_of, sketch_reference
 from grpo.run.start import MAX_SHOWN, conversations, need_written, services_used
 from grpo.sft import load_examples
@@ -34,10 +34,10 @@ def weights(case: Case) -> str:
     """Fetch the weights, and check by the headers of their files that they fit the model's config."""
     need(case.folder, "the model")
     build = case.decoder.build
-    parts = find_parts(case.start)
-    adapter = load_adapter(parts.adapter) if parts.adapter else None
-    load_decoder(parts.model, build, adapter)
-    return f"those in {parts.model} fit its config.json"
+    folders = find_folders(case.start)
+    adapter = load_adapter(folders.adapter) if folders.adapter else None
+    load_decoder(folders.model, build, adapter)
+    return f"those in {folders.model} fit its config.json"
 
 
 def examples(case: Case) -> str:

@@ -8,7 +8,7 @@ repeated, and the table names its step.
 from collections.abc import Iterable, Mapping
 
 from grpo.algorithm.schema import Prompt
-from grpo.base.storage import read_mapping, write_json, write_log_lines
+from grpo.base.storage import read_mapping, write_json, write_lines
 from grpo.data.questions import QuestionData, Questions, load_prompts
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.sampling.sampler import Sampler
@@ -68,7 +68,7 @@ class Evaluation:
     def _write_lines(self, name: str, records: Iterable[Mapping]) -> None:
         """Write a file of evaluation/. If the disk is full, its content is lost, and the run continues."""
         with tolerated("evaluation/", self.warned, say=self.run.say):
-            write_log_lines(self.run.path / "evaluation" / name, records)
+            write_lines(self.run.path / "evaluation" / name, records, for_people=True)
 
     def before(self, step: int) -> Measurement:
         """Measure the policy before training. A resumed run (step > 0) reads the measurement that was written then."""

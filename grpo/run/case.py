@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -22,11 +22,14 @@ from grpo.engine.model import memory
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.weights import make_decoder, read_model_config
 from grpo.engine.parallel.shard import Shard
-from grpo.policy import ModelParts, build_of, find_parts
+from grpo.policy import ModelFolders, build_of, find_folders
 from grpo.run.saved import start_of
 from rewards.registry import Reward, expand
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from grpo.trainer import Trainer
     from rewards.services import Checkup
 
 Value = TypeVar("Value")
@@ -54,12 +57,12 @@ class Case:
     unread: set[str] = field(default_factory=set)  # data sets with a fault
     folder: Path | None = None  # of the model
     decoder: Decoder | None = None  # without weights
-    tokenizer: Any = None
+    tokenizer: "PreTrainedTokenizerBase | None" = None
     prompts: list[Prompt] | None = None
     num_examples: int | None = None  # of stage 1
     longest: int | None = None  # tokens of the longest prompt with its completion
     needed_bytes: int | None = None  # of memory
-    trainer: Any = None  # of the doctor: one of this run, which writes nothing
+    trainer: "Trainer | None" = None  # of the doctor: one of this run, which writes nothing
     functions: list[Reward] = field(default_factory=list)  # the user's own rewards
     checkups: "dict[str, Checkup]" = field(default_factory=dict)  # of the services
 
@@ -81,15 +84,15 @@ class Case:
         return torch.device("cuda") if self.memory_gb else choose_device(self.config.device)
 
     @cached_property
-    def _found(self) -> ModelParts | UserError:
+    def _found(self) -> ModelFolders | UserError:
         """They are looked for once."""
         try:
-            return find_parts(self.start, weights=False)
+            return find_folders(self.start, weights=False)
         except UserError as error:
             return error
 
     @property
-    def parts(self) -> ModelParts:
+    def folders(self) -> ModelFolders:
         """Return where config and tokenizer of the model are; UserError if they cannot be found."""
         if isinstance(self._found, UserError):
             raise self._found
@@ -146,8 +149,8 @@ def sketch(case: Case) -> Decoder | None:
 
 def draft(case: Case, device: torch.device) -> Decoder:
     """Build the run's decoder without weights, in the dtype of a device. UserError if it cannot be built."""
-    build = replace(build_of(case.config, case.parts.model, device), device="meta")
-    return make_decoder(read_model_config(case.parts.model, build.backend), build)
+    build = replace(build_of(case.config, case.folders.model, device), device="meta")
+    return make_decoder(read_model_config(case.folders.model, build.backend), build)
 
 
 def share_of(case: Case) -> Decoder:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from grpo.algorithm.schema import Call, Completion, Group, Prompt
-from grpo.base.storage import Json, failpoint, write_atomically, write_log_lines
+from grpo.base.storage import Json, failpoint, write_atomically, write_lines
 from grpo.config.options import AnyConfig
 from grpo.run.diagnosis.glossary import Metrics, check_names
 from grpo.run.diagnosis.record import METRICS_FILE
@@ -131,7 +131,7 @@ class Log:
         """Write completions/step-N.jsonl: each completion with its rewards, reasons and advantage."""
         records = completion_records(groups)
         with tolerated("completions/", self.warned):
-            write_log_lines(self.completions / f"step-{step:06d}.jsonl", records)
+            write_lines(self.completions / f"step-{step:06d}.jsonl", records, for_people=True)
         for record in records[: self.config.num_completions_to_print]:
             tell(f"--- step {step}, reward {record['reward']}\n{record['prompt']}\n>>> {record['completion']}")
 

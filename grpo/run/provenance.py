@@ -14,7 +14,6 @@ from dataclasses import asdict
 from importlib.metadata import version
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import torch
 import yaml
@@ -128,7 +127,7 @@ def file_hash(path: Path) -> str:
     return content.hexdigest()
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def differences(before: Mapping[str, object], now: Mapping[str, object]) -> dict[str, tuple[object, object]]:
     """Return what differs between two mappings: name -> value before, value now."""
     changes = {}
     for name in sorted({*before, *now}):

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, Self
+from typing import Generic, Self
 
 import torch
 
@@ -111,7 +111,7 @@ class Run(Generic[Stage]):
         self.config = start_of(self.config)
         return self.config
 
-    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         self.signals.close()
         self.bring_back()
         is_lost = self.signals.may_end_at_once and error is not None and not isinstance(error, KeyboardInterrupt)

@@ -9,9 +9,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import FrameType
 
-from grpo.base.alarms import install, interrupt, put_back
+from grpo.base.alarms import Handler, install, interrupt, put_back
 from grpo.base.errors import SIGINT, Interrupted
 from grpo.engine.device.distributed import Ranks
 
@@ -35,7 +35,7 @@ class Signals:
         self.is_overdue = False  # whether the grace is over, for shards
         self.is_closed = threading.Event()
         self.alarms: list[threading.Thread] = []
-        self.before: dict[int, Any] = {}  # the handlers that were replaced
+        self.before: dict[int, Handler] = {}  # that were replaced
 
     def open(self) -> None:
         """Install the handlers, and keep the ones that they replace. Only the main thread receives signals."""
@@ -61,7 +61,7 @@ class Signals:
         """Return whether a signal came that need not wait for the end of a step."""
         return self.stop_code > 0 and not self.is_training
 
-    def _on_signal(self, number: int, frame: Any) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.stop_code == SIGINT and number == signal.SIGINT:
             raise KeyboardInterrupt  # a second Ctrl-C does not wait
         self.stop_code = 128 + number
@@ -83,7 +83,7 @@ class Signals:
             interrupt(ALARM)
             seconds = AGAIN_S
 
-    def _on_alarm(self, number: int, frame: Any) -> None:
+    def _on_alarm(self, number: int, frame: FrameType | None) -> None:
         if self.is_closed.is_set():
             return
         if self.is_interruptible and self.ranks.shard.world > 1:

@@ -18,7 +18,7 @@ from grpo.data.registry import find_sources
 from grpo.data.rows import digest
 from grpo.data.worlds.world import locate
 from grpo.engine.model.adapter import is_adapter
-from grpo.policy import find_parts
+from grpo.policy import find_folders
 from grpo.run import form
 from grpo.run.provenance import differences, file_hash
 
@@ -86,8 +86,8 @@ def is_done(stage1: SftConfig, config: TrainConfig) -> bool:
 
 def origin_of(config: SftConfig) -> Json:
     """Return what a stage 1 is made from, as JSON: its keys, and hashes of its data and of its base model."""
-    parts = find_parts(config)
-    places = (parts.model, parts.adapter, parts.tokenizer)
+    folders = find_folders(config)
+    places = (folders.model, folders.adapter, folders.tokenizer)
     base = [path for place in places if place for path in sorted(place.glob("*.*"))]
     base += [Path(config.chat_template)] if config.chat_template else []
     data = []

@@ -187,7 +187,7 @@ def resume(case: Case) -> str:
 
 def stage1(case: Case) -> str:
     """Check the stage 1 that the config names, and find the model that it makes or has made."""
-    from grpo.run.stage1 import is_done, load_stage1, start_from
+    from grpo.run.stage1 import is_done, load_stage1, start_from  # most runs have no stage 1
 
     config = case.stage2
     assert config is not None
@@ -256,7 +256,7 @@ def need_written(case: Case) -> None:
 def conversations(case: Case) -> str:
     """Read stage 1's data, without encoding it."""
     from grpo.data.conversations import read_conversations  # of stage 1 alone
-    from grpo.data.registry import find_sources
+    from grpo.data.registry import find_sources  # likewise
 
     config = case.start
     assert isinstance(config, SftConfig)
@@ -283,13 +283,13 @@ def model(case: Case) -> str:
     for name in filter(None, (case.start.model_name_or_path, case.start.adapter_name_or_path)):
         check_safe(Path(name))  # whether or not its base is there
     draft(case, torch.device("cpu"))
-    if case.parts.adapter:
-        read_settings(case.parts.adapter)
-    if Path(case.parts.base[0]).exists():  # of a hub's model, the weights come later
-        next(read_tensors(case.parts.model), None)
-    case.folder = case.parts.model
+    if case.folders.adapter:
+        read_settings(case.folders.adapter)
+    if Path(case.folders.base[0]).exists():  # of a hub's model, the weights come later
+        next(read_tensors(case.folders.model), None)
+    case.folder = case.folders.model
     decoder = need(sketch(case), "a device")
-    checkpoint_bytes = check_disk(decoder, case.config, case.parts.adapter)
+    checkpoint_bytes = check_disk(decoder, case.config, case.folders.adapter)
     num_trained = sum(parameter.numel() for parameter in decoder.parameters())
     all_weights = num_weights(case) + (num_trained if decoder.build.lora else 0)
     trained = f"{rounded(num_trained)} trained ({num_trained / all_weights:.2%})"
@@ -310,7 +310,7 @@ def tokenizer(case: Case) -> str:
     template = getattr(case.config, "prompt_template", "{question}")
     encoder.prompt(with_system([{"role": "user", "content": template}], case.config.system_prompt))
     first = turn_end(case.tokenizer)
-    ends = sorted(eos_ids(case.parts.model, case.tokenizer), key=lambda token: token != first)
+    ends = sorted(eos_ids(case.folders.model, case.tokenizer), key=lambda token: token != first)
     names = case.tokenizer.convert_ids_to_tokens(ends)
     opened = "; its template opens <think> in the prompt, and rewards count that" if encoder.opens_think else ""
     return f"{len(case.tokenizer)} tokens; an answer ends with {' or '.join(map(str, names))}{opened}"
@@ -381,6 +381,6 @@ def services_used(case: Case) -> list[str]:
 
 def service(case: Case, name: str) -> str:
     """Check key, URL and model of a service, or that its file opens; nothing is asked."""
-    from rewards.services import check_settings
+    from rewards.services import check_settings  # with SQLite, as above
 
     return check_settings(name, case.options)

@@ -36,7 +36,7 @@ class TensorBoard:
     """Writes event files to tb/. A resumed run replaces the steps that it repeats."""
 
     def __init__(self, run_dir: Path, config_text: str, first_step: int):
-        from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard import SummaryWriter  # for runs that report to it
 
         self.excepthook = threading.excepthook
         threading.excepthook = _ignore_full_disks
@@ -89,7 +89,7 @@ def _place(name: str, config: AnyConfig, run_id: str) -> dict[str, str]:
 def check_trackers(config: AnyConfig) -> str:
     """Return a run's trackers, and what was not tested of them; UserError (exit 2) if one is not installed."""
     names = [name for name in config.report_to if name != "none"]
-    check_all(*[partial(_check_tracker, name) for name in names if name in MODULES])
+    check_all(*[partial(_check_tracker, name) for name in names])
     logins = [
         f"{name} is installed, its login is not tested: export {LOGINS[name]}" for name in names if name in LOGINS
     ]

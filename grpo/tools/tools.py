@@ -62,7 +62,7 @@ class Tools:
         """
         if self.factory is None:
             return prompts
-        self.begin()
+        self.new_calls()
         self._close_environments()
         begun = zip(prompts, seeds[::num_generations], strict=True)
         rows = [(prompt.columns, seed) for prompt, seed in begun for _ in range(num_generations)]
@@ -107,7 +107,7 @@ class Tools:
         messages = tuple(turns) if prompt.messages else ()
         return replace(prompt, text=text, ids=tuple(ids), messages=messages)
 
-    def begin(self) -> "Tools":
+    def new_calls(self) -> "Tools":
         """Forget the calls of earlier completions."""
         self.workers.forget()
         self.paused = {}

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from grpo.algorithm.schema import Score
+from grpo.algorithm.schema import CheckedFact, Score
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError
 from grpo.base.text import encodable
 from knowledge.facts.claims import Claim, Keep, admissible, every_fact
@@ -45,7 +45,6 @@ KNOWN_TEXT = (  # text, question, subject
     "Paris",
 )
 T = TypeVar("T")
-CheckedFact = dict[str, Any]  # as a score holds it: see grpo.algorithm.schema.Score
 Formula = Callable[[int, int, int], float]  # of the facts that count: how many are supported, refuted, and all
 
 
@@ -244,8 +243,8 @@ def _checked(claim: Claim, passages: Sequence[Passage], verdict: Verdict, text_s
     return {
         "fact": claim.fact,
         "verdict": verdict.label,
-        "passage": passage and passage.id,
-        "text": passage and shortened(passage.text, MAX_PASSAGE_CHARS),
+        "passage": passage.id if passage else None,
+        "text": shortened(passage.text, MAX_PASSAGE_CHARS) if passage else None,
         "sentences": [[text_start + start, text_start + end] for start, end in claim.sentences],
     }
 

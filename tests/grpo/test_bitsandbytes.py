@@ -9,8 +9,7 @@ from safetensors.torch import load_file, save_file
 from test_policy import configured
 
 from grpo.engine.device.quantised import FORMATS, NF4, QuantisedRows
-from grpo.engine.model.build import Build
-from grpo.engine.model.weight import QuantisedWeight
+from grpo.engine.model.weight import Build, QuantisedWeight
 from grpo.policy import load_policy
 
 CPU = torch.device("cpu")
@@ -102,7 +101,7 @@ def test_it_is_trained_in_its_bits_and_merged_into_its_numbers(chat_checkpoint, 
     packed_checkpoint(tmp_path / "packed", by_formula, True)
     config = configured(tmp_path / "packed", lora_r=2, tokenizer_name_or_path=str(chat_checkpoint))
     policy = load_policy(config, CPU)
-    assert policy.model.build.held == FORMATS["nf4"]
+    assert policy.model.build.quantised == FORMATS["nf4"]
     policy.save_merged(tmp_path / "plain")
     assert "quantization_config" not in json.loads((tmp_path / "plain" / "config.json").read_text())
     ids = torch.tensor([5, 9, 6, 40])

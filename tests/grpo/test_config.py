@@ -322,7 +322,7 @@ def test_help_shows_every_key_with_its_default_and_its_meaning_wherever_it_is_as
     assert max(map(len, text.splitlines())) <= 120
     words = " ".join(text.split())
     docs = meanings(kind)
-    for name in kind.__dataclass_fields__:
+    for name in [field.name for field in fields(kind)]:
         assert f"  {name}: " in text and docs[name] in words and docs[name].endswith("."), name
     for line in (
         "output_dir: required",

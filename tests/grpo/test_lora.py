@@ -10,9 +10,8 @@ from grpo.algorithm.packing import pack_batch, pack_tokens
 from grpo.algorithm.schema import POLICY, REFERENCE, Mode
 from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model.adapter import save_adapter, trained_adapter
-from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.lora import Linear, few_zeros
-from grpo.engine.model.weight import dense
+from grpo.engine.model.weight import ALL_PROJECTIONS, Build, LoraSpec, dense
 
 PARTS = {"q_proj": 12, "k_proj": 6, "v_proj": 6}
 
@@ -149,7 +148,7 @@ def test_a_new_adapter_changes_nothing_and_has_the_spread_of_pefts():
     layer = Linear(256, PARTS, False, Build(LoraSpec(64, 128), False, torch.float32, "cpu"))
     for part in PARTS:
         layer.adapter(part)[1].fill_(1.0)
-    layer.reset(torch.Generator().manual_seed(0))
+    layer.init_adapter(torch.Generator().manual_seed(0))
     halves = [layer.adapter(part) for part in PARTS]
     A = torch.cat([A for A, _ in halves])
     assert A.abs().max() <= 1 / 16 and abs(float(A.mean())) < 1e-3

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from grpo.engine.model.build import Build
-from grpo.engine.model.weight import Weight
+from grpo.engine.model.weight import Build, Weight
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

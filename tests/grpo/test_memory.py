@@ -21,10 +21,10 @@ from grpo.engine.attention import choice
 from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model import memory
-from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import OwnDecoder
 from grpo.engine.model.flat import FlatParameters
 from grpo.engine.model.model_config import ModelConfig
+from grpo.engine.model.weight import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.weights import make_decoder
 from grpo.engine.parallel.shard import Shard
 from grpo.run.run import Run
@@ -78,7 +78,7 @@ from grpo.engine.model import memory
 from grpo.engine.model.decoder import Decoder, OwnDecoder
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.weights import make_decoder
-from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
+from grpo.engine.model.weight import ALL_PROJECTIONS, Build, LoraSpec
 class WithoutArithmetic(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, inputs=(), options=None):
         if function._schema.name not in ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"):
@@ -145,7 +145,7 @@ def test_an_account_by_hand():
 def test_an_account_of_8_bits_on_one_of_n_shards_by_hand(N):
     """A part of a layer of SMALL: of q, k, v, gate, up some outputs, of o and down some inputs, some of the tokens.
     A byte per number, a float32 scale per row, the tail (s B) and a copy of A in bfloat16."""
-    build = Build(LoraSpec(2, 2), False, torch.bfloat16, "meta", held=FORMATS["int8"], shard=Shard(0, N))
+    build = Build(LoraSpec(2, 2), False, torch.bfloat16, "meta", quantised=FORMATS["int8"], shard=Shard(0, N))
     loaded = memory.Loaded(make_decoder(ModelConfig.from_hf(SMALL), build))
     needed = loaded.account(3, 50, memory.Budget(100, "none", 10))
     matrices = {  # outputs, inputs, columns of the tail

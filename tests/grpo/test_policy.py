@@ -11,10 +11,10 @@ from grpo.algorithm.schema import POLICY, REFERENCE
 from grpo.base.errors import UserError
 from grpo.config.load import load_config
 from grpo.engine.model.adapter import load_adapter, save_adapter, trained_adapter
-from grpo.engine.model.build import ALL_PROJECTIONS
+from grpo.engine.model.weight import ALL_PROJECTIONS
 from grpo.policy import (
     choose_dtype,
-    find_parts,
+    find_folders,
     load_for_inference,
     load_policy,
     load_reference,
@@ -115,11 +115,11 @@ def test_a_new_adapter_depends_on_the_seed_alone(chat_checkpoint):
 def test_two_adapters_or_one_without_a_base_are_refused(chat_checkpoint, adapter, tmp_path):
     base = chat_checkpoint
     for name, start, wanted in ((base, "null", None), (base, adapter, adapter), (adapter, "null", adapter)):
-        parts = find_parts(configured(name, adapter_name_or_path=start))
+        parts = find_folders(configured(name, adapter_name_or_path=start))
         assert (parts.model, parts.adapter, parts.tokenizer, parts.base) == (base, wanted, base, (str(base), "main"))
-    refused(lambda: find_parts(configured(adapter, adapter_name_or_path=adapter)), "two adapters")
+    refused(lambda: find_folders(configured(adapter, adapter_name_or_path=adapter)), "two adapters")
     save_adapter(trained_adapter(load(chat_checkpoint, rank=2), None, None), tmp_path)
-    refused(lambda: find_parts(configured(tmp_path)), "does not name its base")
+    refused(lambda: find_folders(configured(tmp_path)), "does not name its base")
 
 
 def test_which_projections_get_an_adapter(chat_checkpoint):

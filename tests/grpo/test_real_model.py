@@ -15,7 +15,7 @@ from making import hidden_states
 
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.packing import pack_tokens
-from grpo.algorithm.schema import Group, Part, Prompt
+from grpo.algorithm.schema import Group, Prompt, Subgroup
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.worlds.world import is_made, make_world
@@ -80,7 +80,7 @@ def test_log_probs_and_greedy_answers_are_those_of_transformers(policy, theirs):
             0, len(prompt) :
         ].tolist()
         assert answer.ids == expected
-        part = Part(Group(Prompt(0, "", tuple(prompt), {}), [answer]), [answer])
+        part = Subgroup(Group(Prompt(0, "", tuple(prompt), {}), [answer]), [answer])
         found, _ = batch_logprobs(policy.model, pack_tokens([part], 0))
         logp = theirs(torch.tensor([prompt + answer.ids])).logits[0].log_softmax(-1)
         places = torch.arange(len(prompt) - 1, len(prompt) + len(answer.ids) - 1)

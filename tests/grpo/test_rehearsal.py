@@ -58,11 +58,11 @@ def test_a_small_step_is_scaled_by_its_tokens_and_leaves_no_trace(kind, config, 
     assert sorted(tmp_path.rglob("*")) == before
     if kind == "stage 2":
         assert all(len(completion.ids) <= 8 for group in made for completion in group.completions)
-        prompts = [len(prompt.ids) for prompt in trainer.source.rows]
+        prompts = [len(prompt.ids) for prompt in trainer.training_data.rows]
         tokens = len(made) * (sum(prompts) / len(prompts) + 2 * 40)
         assert step.phases == pytest.approx({"generating": 40 / 10, "training": tokens / 100})
     else:
-        sizes = list(map(num_packed, trainer.source.rows))
+        sizes = list(map(num_packed, trainer.training_data.rows))
         assert len(made) == 2 and step.phases == pytest.approx({"training": 4 * sum(sizes) / len(sizes) / 100})
 
 

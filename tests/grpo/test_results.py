@@ -12,7 +12,7 @@ from grpo import export, generate, train
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder
 from grpo.engine.model.adapter import save_adapter, trained_adapter
-from grpo.policy import find_parts
+from grpo.policy import find_folders
 from grpo.run.saved import find_saved, load_saved, read_config
 
 CPU = torch.device("cpu")
@@ -102,11 +102,11 @@ def test_an_adapter_finds_its_base_beside_it_or_above_it(chat_checkpoint, tmp_pa
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     for folder in ("a/runs/final", "a/models/base/lora"):
-        parts = find_parts(TrainConfig(model_name_or_path=str(tmp_path / folder)))
+        parts = find_folders(TrainConfig(model_name_or_path=str(tmp_path / folder)))
         assert parts.model == parts.tokenizer == tmp_path / "a/models/base" and parts.base == (str(parts.model), "main")
     lost = TrainConfig(model_name_or_path=str(tmp_path / "b/lora"))
     words = ("the base model of the adapter", "models/none", "adapter_name_or_path", "or correct base_model_name")
-    refused(lambda: find_parts(lost), *words)
+    refused(lambda: find_folders(lost), *words)
     monkeypatch.chdir(tmp_path / "a")
     export.main(["runs/final", "out"])
     config = json.loads((tmp_path / "a/out/adapter_config.json").read_text())

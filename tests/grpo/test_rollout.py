@@ -9,9 +9,9 @@ import pytest
 from making import make_completion, make_group, of_each
 
 from grpo.algorithm.advantages import set_advantages
+from grpo.algorithm.interfaces import Settings
 from grpo.algorithm.rollout import Rollout
 from grpo.algorithm.schema import Order, Prompt, Score, TrainerState
-from grpo.algorithm.settings import Settings
 from grpo.algorithm.step import rewards_of
 from grpo.config.options import TrainConfig
 from rewards.registry import Reward

@@ -9,8 +9,7 @@ from making import from_transformers, groups_of, load, refused, whole, write_che
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.packing import pack_tokens
 from grpo.engine.device.draw import SamplingParams
-from grpo.engine.sampling.cache import KVCache
-from grpo.engine.sampling.decode_step import Slots
+from grpo.engine.sampling.decode_step import KVCache, Slots
 from grpo.engine.sampling.sampler import Sampler, check_finite
 
 PROMPTS = [[5, 9, 6], [40], [3, 3, 3, 7, 8, 1, 0, 2, 50, 51, 52], [20, 21], [60, 61, 62, 63]]

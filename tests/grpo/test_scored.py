@@ -4,12 +4,12 @@ import pytest
 import torch
 from making import ALONE, fill, load, make_group, write_checkpoint
 
+from grpo.algorithm.interfaces import Settings
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.loss_weights import set_loss_weights, set_trained
 from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.packing import split_into_micro_batches
 from grpo.algorithm.schema import Sentence, completions_of
-from grpo.algorithm.settings import Settings
 from grpo.algorithm.step import Grpo, Learned
 from grpo.config.options import TrainConfig
 from grpo.engine.device.peers import Peers
@@ -45,7 +45,7 @@ def train(folder, config, is_complete):
     optimizer = Optimizer(FlatParameters(model.parameters()), (0.9, 0.99), 1e-8, 0.01)
     memory = MemoryLimit(Budget(20, "none", 64), 8)
     parts = {"settings": Settings.of(config), "model": model, "logprobs": batch_logprobs, "optimizer": optimizer}
-    parts |= {"memory": memory, "replicas": Peers(), "device": "cpu", "exact": torch.float64}
+    parts |= {"memory": memory, "replicas": Peers(), "device": "cpu", "loss_dtype": torch.float64}
     learner = Grpo(**parts, total_steps=1, rollout=None)
     groups = make_groups()
     set_loss_weights(groups, config, ALONE)

@@ -9,10 +9,10 @@ from making import ALONE, make_group, of_each, twins, whole
 from test_train import completions, configured, run
 
 from grpo.algorithm import step
+from grpo.algorithm.interfaces import Settings
 from grpo.algorithm.loss import policy_loss
 from grpo.algorithm.packing import pack_tokens
 from grpo.algorithm.schema import POLICY, REFERENCE
-from grpo.algorithm.settings import Settings
 from grpo.run.metrics import Clock
 from grpo.run.run import Run
 from grpo.train import GrpoTrainer
@@ -35,7 +35,7 @@ def without_model(logprobs, **attributes):
     """A learner whose passes are replaced: what they are given of it."""
     given = {"settings": Settings(temperature=0.7), "model": "policy", "optimizer": None, "replicas": ALONE}
     memory = SimpleNamespace(budget=SimpleNamespace(chunk=64, tokens=100))
-    given |= {"memory": memory, "device": "cpu", "exact": torch.float32, "total_steps": 1, "rollout": None}
+    given |= {"memory": memory, "device": "cpu", "loss_dtype": torch.float32, "total_steps": 1, "rollout": None}
     return step.Grpo(logprobs=logprobs, **given | attributes)
 
 

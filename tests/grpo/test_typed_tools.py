@@ -195,7 +195,7 @@ def turn(protocol: TemplateProtocol, text: str) -> Completion:
 
 def go(tools, said, limit=2000):
     """What becomes of the first completion when its turn ends; and whether it goes on."""
-    calls, completion = tools.begin(), turn(tools.protocol, said)
+    calls, completion = tools.new_calls(), turn(tools.protocol, said)
     if not calls.pause(0, completion, limit):
         return completion, False
     while not (taken := calls.take(wait=True)):

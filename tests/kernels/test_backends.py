@@ -11,7 +11,7 @@ from grpo.base.errors import INTERNAL, MEMORY, UserError
 from grpo.engine.attention import choice, decode, flash
 from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.device import kernel_choice
-from grpo.engine.device.capture import WARM_UPS, CudaCapture
+from grpo.engine.sampling.decode_step import WARM_UPS, CudaCapture
 from grpo.policy import choose_dtype
 
 

@@ -9,7 +9,7 @@ LENGTHS = [1, 2, POSITIONS - 1, POSITIONS, POSITIONS + 1, 200, 0, 131]
 
 
 def problem(heads, kv_heads, width, lengths=LENGTHS, dtype=torch.float32, device="cpu", positions=210):
-    """Views of a larger cache, as grpo/engine/sampling/cache.py gives them."""
+    """Views of a larger cache, as grpo/engine/sampling/decode_step.py gives them."""
     generator = torch.Generator().manual_seed(heads * width)
     kv = torch.full((2, len(lengths) + 2, kv_heads, positions + 30, width), float("nan"))
     for slot, length in enumerate(lengths):

@@ -9,9 +9,9 @@ import torch
 from making import groups_of, load, randomise_adapter, whole, write_checkpoint
 
 from grpo.algorithm.packing import pack_tokens
-from grpo.engine.device.capture import WARM_UPS, no_waiting
+from grpo.engine.attention.choice import no_waiting
 from grpo.engine.device.draw import SamplingParams
-from grpo.engine.sampling.decode_step import bucket
+from grpo.engine.sampling.decode_step import WARM_UPS, bucket
 from grpo.engine.sampling.sampler import Sampler
 
 
@@ -25,7 +25,8 @@ def over_slots(model, eos, num_slots, max_new_tokens, steps=3, kernel="sdpa", ca
     """A sampler that keeps its slots, as on a GPU. What was in them before does not matter."""
     sampler = Sampler(model, eos, num_slots)
     vars(sampler).update(uses_graphs=True, check_every=steps)
-    graphs = sampler.prepare(num_slots, 8 + max_new_tokens, max_new_tokens)
+    sampler.reserve(num_slots, 8 + max_new_tokens, max_new_tokens)
+    graphs = sampler.kept
     graphs.kernel, graphs.capture = kernel, capture
     slots = graphs.slots
     for tensor in (slots.last_id_B, slots.position_B, slots.count_B, slots.limit_B, slots.seed_B):
@@ -125,7 +126,7 @@ def test_the_samplers_slots_are_kept_and_grow(model):
 def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     """Graphs against the same steps without; the log-probs against the trainer's."""
     from grpo.algorithm.logprobs import batch_logprobs
-    from grpo.engine.model.build import Build, LoraSpec
+    from grpo.engine.model.weight import Build, LoraSpec
     from grpo.engine.model.weights import load_decoder
 
     model = load_decoder(checkpoint, Build(LoraSpec(4, 8), False, dtype, "cuda"))

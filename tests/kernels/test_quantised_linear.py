@@ -7,8 +7,7 @@ from grpo.kernels.reference import int8_rows, lora_linear, nf4_rows
 
 from grpo.engine.device import ops
 from grpo.engine.device.quantised import FORMATS, levels_of
-from grpo.engine.model.build import Build
-from grpo.engine.model.weight import QuantisedWeight
+from grpo.engine.model.weight import Build, QuantisedWeight
 
 TWINS = {"int8": int8_rows, "nf4": nf4_rows}
 HELD = pytest.mark.parametrize("held", TWINS)
@@ -31,7 +30,7 @@ def problem(rows, outputs, inputs, columns, dtype, device, held="int8"):
 
 
 def kernel(x, weight, bias=None):
-    levels = levels_of(weight.held, x.device)
+    levels = levels_of(weight.format, x.device)
     return quantised_linear(x, weight.q_OX, weight.scale_OX, weight.tail_OR, bias, levels)
 
 

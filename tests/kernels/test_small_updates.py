@@ -10,9 +10,8 @@ import torch
 
 from grpo.algorithm.logprobs import _Sources
 from grpo.engine.device.quantised import FORMATS
-from grpo.engine.model.build import Build, LoraSpec
 from grpo.engine.model.lora import Linear
-from grpo.engine.model.weight import dense
+from grpo.engine.model.weight import Build, LoraSpec, dense
 
 WIDTH, RANK = 512, 64
 
@@ -30,14 +29,14 @@ def test_the_slope_on_the_exact_change(device, decoding, dtype, held):
     build = Build(LoraSpec(RANK, 2 * RANK, targets=("o_proj",)), False, dtype, device, FORMATS.get(held))
     layer = Linear(WIDTH, {"o_proj": WIDTH}, False, build)
     layer.base("o_proj")[0].copy_(torch.randn(WIDTH, WIDTH, generator=generator) / WIDTH**0.5)
-    layer.reset(generator)
+    layer.init_adapter(generator)
     x = torch.randn(1024, WIDTH, generator=generator).to(dtype).to(device)
 
     def outputs() -> torch.Tensor:
         layer.refresh()
         with torch.no_grad(), layer.sampling() if decoding else nullcontext():
             (y,) = layer(x)
-            is_merged = bool(layer.packed) and layer.packed_A_RI is None
+            is_merged = layer.packed is not None and layer.packed.A_RI is None
             assert is_merged == (decoding and dtype == torch.float32 and device == "cpu")
             return y.double()
 

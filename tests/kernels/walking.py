@@ -26,21 +26,20 @@ from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.loss import policy_loss
 from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.packing import pack_batch
-from grpo.algorithm.schema import POLICY, REFERENCE, Completion, Group, PackedBatch, Part, Prompt
+from grpo.algorithm.schema import POLICY, REFERENCE, Completion, Group, PackedBatch, Prompt, Subgroup
 from grpo.config.options import TrainConfig
 from grpo.engine.attention import choice
 from grpo.engine.device import kernel_choice, peers
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model import lora
-from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.flat import FlatParameters
 from grpo.engine.model.model_config import ModelConfig
+from grpo.engine.model.weight import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.weights import make_decoder
 from grpo.engine.parallel.shard import ALONE, Shard
-from grpo.engine.sampling.cache import KVCache
-from grpo.engine.sampling.decode_step import DecodeSteps, Slots
+from grpo.engine.sampling.decode_step import DecodeSteps, KVCache, Slots
 from grpo.engine.sampling.sampler import Generation, Sampler, Unfinished
 
 MULTIPROCESSORS = 108  # of an A100
@@ -168,7 +167,7 @@ class Case:
         shard = Shard(self.shards - 1, self.shards) if self.shards > 1 else ALONE
         spec = LoraSpec(self.rank, 2 * self.rank, targets=self.targets)
         return make_decoder(
-            config, Build(spec, False, torch.bfloat16, "meta", held=FORMATS.get(self.held), shard=shard)
+            config, Build(spec, False, torch.bfloat16, "meta", quantised=FORMATS.get(self.held), shard=shard)
         )
 
 
@@ -224,7 +223,7 @@ def micro_batch(num_completions: int = 12) -> PackedBatch:
     """Make a micro-batch of one prompt and its completions."""
     completion = Completion.given([5] * ANSWER, "length", loss_weight=1.0, advantage=1.0)
     group = Group(Prompt(0, "", (5,) * PROMPT, {}), [completion] * num_completions)
-    batch = pack_batch([Part(group, group.completions)], device="meta")
+    batch = pack_batch([Subgroup(group, group.completions)], device="meta")
     return replace(batch, ref_logp_C=batch.sampler_logp_C)
 
 

@@ -6,7 +6,8 @@ decode.py takes the kernel in C where there is one.
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -17,7 +18,6 @@ from grpo.algorithm.schema import Layout
 from grpo.base.errors import reason
 from grpo.engine.attention.decode import DECODE_KERNELS, DecodeKernel, sdpa
 from grpo.engine.attention.packed import MicroBatchAttention, PackedAttention
-from grpo.engine.device.capture import no_waiting
 from grpo.engine.device.kernel_choice import HALF, ProcessSettings, triton_problem
 
 if TYPE_CHECKING:
@@ -134,6 +134,23 @@ def decode_error(make: Callable[[Tensor, int], DecodeKernel], heads: Heads) -> f
         with no_waiting():
             attend(q_BHE, *kv_2BKSE)
     return _relative_error(found_BHE, wanted_BHE)
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """Raise RuntimeError if the host would wait for the GPU inside the `with` block: such work cannot be captured.
+
+    In torch 2.11, an attempt to capture it damages the allocator for the rest of the process. The setting holds for all
+    threads, so use this before others are at work.
+    """
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that this mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 # --- attention inside a micro-batch --------------------------------------------------------------------------------

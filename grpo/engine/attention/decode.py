@@ -19,7 +19,7 @@ from grpo.engine.device.kernel_choice import on_cpu
 from grpo.engine.device.ops import CosSin, rotate_into_cache
 
 if TYPE_CHECKING:
-    from grpo.engine.sampling.cache import KVCache
+    from grpo.engine.sampling.decode_step import KVCache
 
 DecodeKernel = Callable[[Tensor, Tensor, Tensor], Tensor]  # q_BHE, k_BKSE, v_BKSE -> out_BHE
 MANY_ROWS = 8  # from this number of rows on, dense.py is faster in bfloat16 on a CPU

@@ -1,8 +1,8 @@
 """The operations that have a fused kernel: each computes by kernels/ or by torch.
 
 Each function runs a kernel of Triton where `uses_kernels` says so, one of those in C where `on_cpu` returns them, and
-torch's operations otherwise (kernel_choice.py). Decode attention in C is called where decode attention is chosen
-(attention/decode.py).
+torch's operations otherwise (kernel_choice.py). A kernel is imported where it runs, since Triton may not be there.
+Decode attention in C is called where decode attention is chosen (attention/decode.py).
 """
 
 from typing import TypeAlias
@@ -22,6 +22,7 @@ FEW_ROWS = 256  # up to so many, a product with a weight in few bits waits for r
 CosSin = tuple[Tensor, Tensor]  # cos_T1E and sin_T1E of the tokens' positions
 SpareColumns = tuple[int, int]  # copies of a product's input, and columns to leave free to the right of each
 Packed: TypeAlias = Tensor | Panels  # a weight as `prepack` returns it
+RowSettings = tuple[Tensor, float, torch.dtype | None, Tensor | None]  # of `log_softmax_rows`: all but the logits
 SMALL_READS = 32 << 20  # bytes of A, once per row of x, up to which our kernel for x Aᵀ is used (bench/LOG.md)
 
 
@@ -177,7 +178,7 @@ def quantised_linear(x_TX: Tensor, weight: QuantisedRows, bias_O: Tensor | None)
     if x_TX.dtype in HALF and len(x_TX) <= FEW_ROWS and uses_kernels(x_TX):
         from grpo.kernels import quantised_linear as kernel
 
-        levels = levels_of(weight.held, x_TX.device)
+        levels = levels_of(weight.format, x_TX.device)
         return kernel.quantised_linear(x_TX, weight.q_OX, weight.scale_OX, weight.tail_OR, bias_O, levels)
     return linear(x_TX, weight.dequantise(), bias_O)
 

@@ -22,7 +22,7 @@ GPU_NUMBERS = 1 << 24  # that a GPU looks up at a time, 4 bytes each
 
 @dataclass(frozen=True)
 class Format:
-    """How numbers are held: `largest` is the level of a block's largest number.
+    """How numbers are stored: `largest` is the level of a block's largest number.
 
     block: how many numbers share a scale; 0 for a row. levels: what the codes 0, 1, … mean, two codes in a byte;
     without them the codes are the levels.
@@ -50,15 +50,15 @@ FORMATS = {"int8": Format(127), "nf4": Format(1, 64, NF4)}
 
 
 @cache
-def levels_of(held: Format, device: torch.device) -> Tensor | None:
+def levels_of(format: Format, device: torch.device) -> Tensor | None:
     """Return the levels [16] in float32 on a device; None if the codes are the levels."""
-    return torch.tensor(held.levels, device=device) if held.levels else None
+    return torch.tensor(format.levels, device=device) if format.levels else None
 
 
 @cache
-def _pairs(held: Format, device: torch.device) -> Tensor:
+def _pairs(format: Format, device: torch.device) -> Tensor:
     """Return the two levels that each byte stands for [256, 2]: of its upper four bits, and of its lower four."""
-    levels = torch.tensor(held.levels, device=device)
+    levels = torch.tensor(format.levels, device=device)
     return torch.cartesian_prod(levels, levels)
 
 
@@ -70,7 +70,7 @@ class QuantisedRows:
     input_peers: the processes that have the other columns of W. A row's scale is the same in all of them.
     """
 
-    held: Format
+    format: Format
     q_OX: Tensor
     scale_OX: Tensor
     tail_OR: Tensor
@@ -80,24 +80,24 @@ class QuantisedRows:
     @property
     def shape(self) -> torch.Size:
         """Return the shape of W alone."""
-        return torch.Size((len(self.q_OX), self.q_OX.shape[1] * self.held.per_byte))
+        return torch.Size((len(self.q_OX), self.q_OX.shape[1] * self.format.per_byte))
 
     def numel(self) -> int:
         return self.shape.numel()
 
     @torch.no_grad()
     def copy_(self, weight_OI: Tensor) -> None:
-        """Set W to the nearest numbers that can be held. All processes that have columns of W call this."""
+        """Set W to the nearest numbers that can be stored. All processes that have columns of W call this."""
         exact_OI = weight_OI.to(self.q_OX.device, torch.float32)
         exact_OXX = exact_OI.unflatten(1, (self.scale_OX.shape[1], -1))
         largest_OX = exact_OXX.abs().amax(dim=2)
-        if self.input_peers is not None and not self.held.block:
+        if self.input_peers is not None and not self.format.block:
             largest_OX = self.input_peers.stack(largest_OX).amax(dim=0)
-        scale_OX = largest_OX / self.held.largest
+        scale_OX = largest_OX / self.format.largest
         self.scale_OX.copy_(torch.where(scale_OX > 0, scale_OX, 1.0))
         level_OXX = exact_OXX / self.scale_OX[:, :, None]
         level_OI = level_OXX.flatten(1)
-        levels = levels_of(self.held, level_OI.device)
+        levels = levels_of(self.format, level_OI.device)
         if levels is None:
             self.q_OX.copy_(level_OI.round_())
             return
@@ -125,8 +125,8 @@ class QuantisedRows:
         for start in range(0, O, size):
             part = slice(start, start + size)
             level_OI = self.q_OX[part]
-            if self.held.levels:
-                pairs = _pairs(self.held, level_OI.device)
+            if self.format.levels:
+                pairs = _pairs(self.format, level_OI.device)
                 codes = level_OI.flatten().int()
                 level_OI = pairs.index_select(0, codes).view(-1, I)
             blocks = (scale_OX1.shape[1], -1)

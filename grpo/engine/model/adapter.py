@@ -14,9 +14,8 @@ from safetensors.torch import load_file
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.storage import Json, read_json, save_tensors, write_json
-from grpo.engine.model.build import layer_number
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.weight import DAMAGED, NAMES_SHOWN, finite
+from grpo.engine.model.weight import DAMAGED, NAMES_SHOWN, finite, layer_number
 from grpo.engine.parallel.splits import split_of, splits_of_adapter
 
 PREFIX = "base_model.model."
@@ -167,12 +166,12 @@ def trained_adapter(
     It stacks the model's adapter on the one that training started from: B₁A₁ + B₂A₂ = [B₁ B₂] [A₁; A₂], exactly.
     """
     pairs = {}
-    for module, (linear, part) in model.projections().items():
+    for module, (linear, projection) in model.projections().items():
         stack = [start.pairs[module]] if start and module in start.pairs else []
-        if part in linear.rank_slices:
-            weight, _ = linear.base(part)
+        if projection in linear.rank_slices:
+            weight, _ = linear.base(projection)
             split = split_of(model, f"{module}.weight", weight)
-            A, B = map(model.build.shard.join, linear.adapter(part), splits_of_adapter(split))
+            A, B = map(model.build.shard.join, linear.adapter(projection), splits_of_adapter(split))
             sB = linear.lora.scale * B.detach().float().cpu()
             stack.append((A.detach().float().cpu(), sB))
         if stack:

@@ -9,10 +9,11 @@ Beside such a weight stand the tensors that say what its codes mean:
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
+
+from grpo.engine.model.weight import Stored
 
 KINDS = ("nf4", "fp4")
 OF_4_BITS = (
@@ -25,27 +26,30 @@ OF_4_BITS = (
 STATES = (*(f".weight.{name}" for name in OF_4_BITS), ".SCB", ".weight_format")
 
 
-def unpacked(read: Callable[[], Iterator[tuple[str, Any]]]) -> Iterator[tuple[str, Any]]:
+def unpacked(read: Callable[[], Iterator[tuple[str, Stored]]]) -> Iterator[tuple[str, Stored]]:
     """Yield the names of a checkpoint's tensors, and safetensors' slices or what stands for one.
 
     read: yields all tensors of the files, as often as it is called. A state may lie in another file than its weight.
     """
-    states = {name: stored[:] if stored.get_shape() else None for name, stored in read() if name.endswith(STATES)}
+    states = {name: stored[:] for name, stored in read() if name.endswith(STATES) and stored.get_shape()}
     for name, stored in read():
         is_packed = f"{name}.absmax" in states or f"{name.removesuffix('weight')}SCB" in states
         if is_packed:
             yield name, _Unpacked(name, stored, states)
-        elif name not in states:
+        elif not name.endswith(STATES):
             yield name, stored
 
 
 class _Unpacked:
     """Stands for safetensors' slice of a weight: its shape, and parts of its numbers in float32."""
 
-    def __init__(self, name: str, stored: Any, states: dict[str, Any]):
+    def __init__(self, name: str, stored: Stored, states: dict[str, Tensor]):
         self.name, self.stored, self.states = name, stored, states
         kinds = [kind for kind in KINDS if self._key(kind) in states]
-        self.settings = json.loads(bytes(states[self._key(kinds[0])].tolist())) if kinds else None
+        self.settings = None
+        if kinds:
+            codes_X = states[self._key(kinds[0])]
+            self.settings = json.loads(bytes(codes_X.tolist()))
 
     def _key(self, kind: str) -> str:
         return f"{self.name}.quant_state.bitsandbytes__{kind}"
@@ -53,7 +57,7 @@ class _Unpacked:
     def get_shape(self) -> list[int]:
         return list(self.settings["shape"]) if self.settings else self.stored.get_shape()
 
-    def __getitem__(self, index: Any) -> Tensor:
+    def __getitem__(self, index: slice | tuple[slice, ...]) -> Tensor:
         return self._numbers()[index]
 
     def _numbers(self) -> Tensor:

@@ -9,7 +9,7 @@ micro-batch, or one new token per cache slot). The head is not applied here: hid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,13 +19,12 @@ from torch.utils.checkpoint import checkpoint
 from grpo.algorithm.schema import POLICY, Mode
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.engine.device import ops
-from grpo.engine.device.ops import CosSin, Packed, SpareColumns
+from grpo.engine.device.ops import CosSin, Packed, RowSettings, SpareColumns
 from grpo.engine.device.quantised import QuantisedRows
-from grpo.engine.model.build import ALL_PROJECTIONS, Build, for_layer
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.rope import cos_sin_tables
-from grpo.engine.model.weight import Weight, share_scratch
+from grpo.engine.model.weight import ALL_PROJECTIONS, Build, Weight, for_layer, share_scratch
 
 if TYPE_CHECKING:
     from grpo.engine.attention.special import Special
@@ -44,7 +43,7 @@ Attend = Callable[[int, Tensor, Tensor, Tensor, CosSin], Tensor]
 
 
 @dataclass(frozen=True)
-class Pass:
+class ForwardContext:
     """What all layers of a forward pass share. recomputes_mlp: MLPs keep no activations for the backward pass."""
 
     attend: Attend
@@ -86,15 +85,15 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(c.head_dim, c.norm_eps, build) if c.qk_norm else None
         self.k_norm = RMSNorm(c.head_dim, c.norm_eps, build) if c.qk_norm else None
 
-    def forward(self, x_TD: Tensor, this_pass: Pass) -> Tensor:
-        parts = self.qkv(x_TD, this_pass.mode)
+    def forward(self, x_TD: Tensor, context: ForwardContext) -> Tensor:
+        projections = self.qkv(x_TD, context.mode)
         heads = (-1, self.head_dim)
-        q_THE, k_TKE, v_TKE = (part.unflatten(-1, heads) for part in parts)
+        q_THE, k_TKE, v_TKE = (x_TX.unflatten(-1, heads) for x_TX in projections)
         if self.q_norm is not None and self.k_norm is not None:
             q_THE, _ = self.q_norm(q_THE)
             k_TKE, _ = self.k_norm(k_TKE)
-        out_THE = this_pass.attend(self.layer, q_THE, k_TKE, v_TKE, this_pass.cos_sin)
-        (out_TD,) = self.o(out_THE.flatten(1), this_pass.mode)
+        out_THE = context.attend(self.layer, q_THE, k_TKE, v_TKE, context.cos_sin)
+        (out_TD,) = self.o(out_THE.flatten(1), context.mode)
         return out_TD
 
 
@@ -128,23 +127,23 @@ class Block(nn.Module):
         self.attention_norm = RMSNorm(c.hidden_size, c.norm_eps, build)
         self.mlp_norm = RMSNorm(c.hidden_size, c.norm_eps, build)
 
-    def forward(self, x_TD: Tensor, added_TD: Tensor | None, this_pass: Pass) -> tuple[Tensor, Tensor]:
+    def forward(self, x_TD: Tensor, added_TD: Tensor | None, context: ForwardContext) -> tuple[Tensor, Tensor]:
         """Return the stream after the layer, given that before it."""
         normed_TD, x_TD = self.attention_norm(x_TD, added_TD, self.attention.qkv.room)
-        added_TD = self.attention(normed_TD, this_pass)
-        if this_pass.recomputes_mlp:
+        added_TD = self.attention(normed_TD, context)
+        if context.recomputes_mlp:
             x_TD = x_TD + added_TD
-            return x_TD, recomputed(self._normed_mlp, x_TD, this_pass.mode)
+            return x_TD, recomputed(self._normed_mlp, x_TD, context.mode)
         normed_TD, x_TD = self.mlp_norm(x_TD, added_TD, self.mlp.gate_up.room)
-        return x_TD, self.mlp(normed_TD, this_pass.mode)
+        return x_TD, self.mlp(normed_TD, context.mode)
 
     def _normed_mlp(self, x_TD: Tensor, mode: Mode) -> Tensor:
         normed_TD, _ = self.mlp_norm(x_TD)
         return self.mlp(normed_TD, mode)
 
-    def recomputed(self, x_TD: Tensor, this_pass: Pass) -> Tensor:
+    def recomputed(self, x_TD: Tensor, context: ForwardContext) -> Tensor:
         """Compute the layer, and keep one tensor of it for the backward pass. So the stream is one tensor here."""
-        return recomputed(lambda x_TD: torch.add(*self(x_TD, None, this_pass)), x_TD)
+        return recomputed(lambda x_TD: torch.add(*self(x_TD, None, context)), x_TD)
 
 
 def recomputed(function: Callable[..., Tensor], *arguments: object) -> Tensor:
@@ -209,14 +208,14 @@ class Decoder(nn.Module):
         raise NotImplementedError
 
     def projections(self) -> dict[str, tuple[Linear, str]]:
-        """Map Hugging Face's module name of each projection to the layer that computes it and its part of that."""
+        """Map Hugging Face's module name of each projection to the layer that computes it, and its name there."""
         raise NotImplementedError
 
     def named_tensors(self) -> dict[str, Tensor | QuantisedRows]:
         """Map Hugging Face's name of each tensor in the checkpoint to the model's view of that tensor."""
         named: dict[str, Tensor | QuantisedRows] = {**self.other_tensors()}
-        for name, (linear, part) in self.projections().items():
-            weight, bias = linear.base(part)
+        for name, (linear, projection) in self.projections().items():
+            weight, bias = linear.base(projection)
             named[name + ".weight"] = weight
             if bias is not None:
                 named[name + ".bias"] = bias
@@ -234,7 +233,7 @@ class Decoder(nn.Module):
         """Return the logits of hidden states. head_VD: may be packed."""
         return ops.exact_logits(hidden_XD, head_VD)
 
-    def log_softmax_rows(self, logits_XV: Tensor, *settings: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+    def log_softmax_rows(self, logits_XV: Tensor, *settings: *RowSettings) -> tuple[Tensor, Tensor, Tensor | None]:
         """Call `ops.log_softmax_rows`."""
         return ops.log_softmax_rows(logits_XV, *settings)
 
@@ -298,13 +297,13 @@ class OwnDecoder(Decoder):
         cos_SE, sin_SE = self._cos_sin()
         cos_T1E = cos_SE[positions_T][:, None]
         sin_T1E = sin_SE[positions_T][:, None]
-        this_pass = Pass(attend, (cos_T1E, sin_T1E), mode, recomputes_mlp=recompute == "mlp")
+        context = ForwardContext(attend, (cos_T1E, sin_T1E), mode, recomputes_mlp=recompute == "mlp")
         x_TD, added_TD = self.embed(ids_T), None
         for block in self.blocks:
             if recompute == "all":
-                x_TD = block.recomputed(x_TD, this_pass)
+                x_TD = block.recomputed(x_TD, context)
             else:
-                x_TD, added_TD = block(x_TD, added_TD, this_pass)
+                x_TD, added_TD = block(x_TD, added_TD, context)
         normed_TD, _ = self.norm(x_TD, added_TD)
         return normed_TD
 
@@ -332,8 +331,8 @@ class OwnDecoder(Decoder):
             for where, module in (("self_attn", block.attention), ("mlp", block.mlp)):
                 for linear in module.modules():
                     if isinstance(linear, Linear):
-                        for part in linear.out_slices:
-                            found[f"model.layers.{number}.{where}.{part}"] = linear, part
+                        for projection in linear.out_slices:
+                            found[f"model.layers.{number}.{where}.{projection}"] = linear, projection
         return found
 
     def _cos_sin(self) -> tuple[Tensor, Tensor]:

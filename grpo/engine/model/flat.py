@@ -48,7 +48,7 @@ class FlatParameters:
             parameter.grad = grad
         length = self.size // self.replicas.world
         start = self.replicas.rank * length
-        self.own = slice(start, start + length)  # what is updated here
+        self.partition = slice(start, start + length)  # of the buffer: what is updated here
 
     def _lay_out(self, splits: Mapping[nn.Parameter, Split]) -> None:
         """Give each parameter its place in the buffer, whose length is a multiple of the number of replicas."""
@@ -78,24 +78,24 @@ class FlatParameters:
 
     # --- an update ---------------------------------------------------------------------------------------------------
 
-    def own_parts(self) -> Iterator[tuple[nn.Parameter, slice, bool]]:
+    def partitioned(self) -> Iterator[tuple[nn.Parameter, slice, bool]]:
         """Yield the matrices, and the vectors, that are updated here: as a parameter with its gradient, where they lie
-        in `own`, and whether they decay."""
+        in `partition`, and whether they decay."""
         for place, decays in ((slice(0, self.decayed), True), (slice(self.decayed, self.size), False)):
-            mine = _overlap(place, self.own)
+            mine = _overlap(place, self.partition)
             if mine.start < mine.stop:
                 part = nn.Parameter(self.values[mine])
                 part.grad = self.grad[mine]
-                start = mine.start - self.own.start
+                start = mine.start - self.partition.start
                 yield part, slice(start, start + part.numel()), decays
 
     def sum_grad(self) -> Tensor:
-        """Sum the gradient of `own` over replicas and shards, and return it."""
-        grad = self.grad[self.own]
+        """Sum the gradient of `partition` over replicas and shards, and return it."""
+        grad = self.grad[self.partition]
         if self.replicas.world > 1:
             grad.copy_(self.replicas.sum_to_parts(self.grad))
         for place in self.summed:
-            mine = _overlap(place, self.own)
+            mine = _overlap(place, self.partition)
             self.shard.sum_(self.grad[mine])
         return grad
 
@@ -109,17 +109,17 @@ class FlatParameters:
         return math.sqrt(sum(self.replicas.sum(squares)))
 
     def _square(self, places: Sequence[slice]) -> float:
-        """Return the sum of the squares of the gradient in these places, as far as they are in `own`."""
+        """Return the sum of the squares of the gradient in these places, as far as they are in `partition`."""
         square = 0.0
         for place in places:
-            mine = self.grad[_overlap(place, self.own)]
+            mine = self.grad[_overlap(place, self.partition)]
             norm = torch.linalg.vector_norm(mine, dtype=torch.float64)
             square += float(norm) ** 2
         return square
 
     def share_update(self) -> None:
         """Send what was updated here to the other replicas, and take their parts."""
-        self.replicas.join_parts_(self.values, self.own)
+        self.replicas.join_parts_(self.values, self.partition)
 
     def anywhere(self, is_true: bool) -> bool:
         """Return whether this is true in any of the processes."""
@@ -130,7 +130,7 @@ class FlatParameters:
     def join(self, buffer: Tensor) -> Tensor | None:
         """Return the buffer that one process would have, on the CPU of the first one; None on the others.
 
-        buffer: all of it, or what belongs to `own`. One process alone gets what it gave, on any device.
+        buffer: all of it, or what belongs to `partition`. One process alone gets what it gave, on any device.
         """
         if self.replicas.world == self.shard.world == 1:
             return buffer

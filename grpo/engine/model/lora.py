@@ -7,9 +7,9 @@ In bf16, the left-hand form rounds both terms before it adds them, and merging r
 update while it is small. The price of the right-hand form is R more columns. The reference policy is then a view of W.
 Counterpart of `LoraLinear` in minimal.py, which forms W + s B A, and its copy of the model as reference.
 
-A layer computes several projections of one input, called parts: q, k and v; or gate and up; or o or down alone. They
-share x Aᵀ. One product for all parts is best if the zeros in s B waste little. Otherwise each part is a product of its
-own. The masters have the same order either way, so checkpoints do not depend on it.
+A layer computes several projections of one input: q, k and v; or gate and up; or o or down alone. They share x Aᵀ.
+One product for all of them is best if the zeros in s B waste little. Otherwise each has a product of its own. The
+masters have the same order either way, so checkpoints do not depend on it.
 
 A step of decoding multiplies few rows by large weights. So a layer packs its weights while it samples (`sampling`).
 What it computes is the same, Eq. 15, bit for bit, with exceptions in float32 on a CPU: kernels in C, where there are
@@ -20,6 +20,7 @@ of sampler and trainer then differ by float32 rounding. Weights in few bits (`ba
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -29,15 +30,14 @@ from grpo.engine.device import ops
 from grpo.engine.device.ops import Packed, SpareColumns, prepack
 from grpo.engine.device.products import Product, add_product, linear, weight_gradient
 from grpo.engine.device.quantised import QuantisedRows
-from grpo.engine.model.build import Build, LoraSpec
-from grpo.engine.model.weight import QuantisedWeight, Weight, dense, frozen_linear, master_dtype
+from grpo.engine.model.weight import Build, LoraSpec, QuantisedWeight, Weight, dense, frozen_linear, master_dtype
 from grpo.engine.parallel.shard import ALONE
 
-# A product for several parts may hold this many zeros off the diagonal of s B; with more, each part has its own.
+# A product for several projections may hold this many zeros off the diagonal of s B; with more, each has its own.
 MAX_ZERO_SHARE = 0.07  # of the weight, if products are bound by arithmetic
 MAX_ZERO_BYTES = 8 << 20  # on a GPU, where decoding is bound by memory and by the number of launches
 NO_ADAPTERS = LoraSpec(rank=1, alpha=0.0, targets=())
-NO_RANKS = slice(0, 0)  # of a part without an adapter
+NO_RANKS = slice(0, 0)  # of a projection without an adapter
 
 
 class _Augmented(torch.autograd.Function):
@@ -51,7 +51,7 @@ class _Augmented(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x_TI, A_master, layer, seed, *B_masters):
         h_TR = None if layer.A is None else linear(layer.dropped(x_TI, seed), layer.A.value)
-        ctx.save_for_backward(x_TI if layer.A is not None else None, h_TR)  # x is shared by all parts
+        ctx.save_for_backward(x_TI if layer.A is not None else None, h_TR)  # x is shared by all projections
         ctx.layer, ctx.seed = layer, seed
         outputs = []
         for (rows, ranks), bias_O in zip(layer.products, layer.biases(), strict=True):
@@ -84,9 +84,9 @@ class _Augmented(torch.autograd.Function):
         dh_TR = torch.cat(dh_of_products, dim=-1)
         dA_RI = weight_gradient(dh_TR, layer.dropped(x_TI, seed))
         dB = []
-        for part, g_TO in zip(layer.out_slices, layer.split(g_of_products), strict=True):
-            if part in layer.rank_slices:
-                dB_OR = weight_gradient(g_TO, h_TR[:, layer.rank_slices[part]])
+        for projection, g_TO in zip(layer.out_slices, layer.split(g_of_products), strict=True):
+            if projection in layer.rank_slices:
+                dB_OR = weight_gradient(g_TO, h_TR[:, layer.rank_slices[projection]])
                 dB.append(dB_OR * layer.scale_1)
         if dx_TI is not None and seed is None:
             dx_TI = add_product(dx_TI, dh_TR, A_RI.T)
@@ -97,14 +97,30 @@ class _Augmented(torch.autograd.Function):
         return dx_TI, dA_RI.to(layer.scale_1.dtype), None, None, *dB
 
 
-class Linear(nn.Module):
-    """y = x Wᵀ + b for several parts, by Eq. 15 if one of them is a target of LoRA: then W and b are frozen.
+@dataclass(frozen=True)
+class PackedWeights:
+    """What a layer multiplies by while it samples. It is one of these:
 
-    sizes: the number of outputs of each part.
-    A: [R, I], with the rows of all adapted parts, one part after the other; None without any.
-    B: one [O_part, r] per adapted part.
-    weight: [W | s B]. If one product serves all parts, s B has R columns: a block for each adapted part, and zeros
-    elsewhere. If each part has a product of its own, s B has r columns.
+        W               without an adapter; it stays packed afterwards, for the next time
+        W + s B A       with one, in float32 on a CPU
+        [W | s B], A    otherwise: A once for all products, and a weight for each of them
+
+    room: in x, for x Aᵀ, if each product needs it: how many copies of x, and how many columns beside each of them.
+    """
+
+    weights: list[Packed | QuantisedRows]
+    A_RI: Packed | None = None
+    room: SpareColumns | None = None
+
+
+class Linear(nn.Module):
+    """y = x Wᵀ + b for several projections, by Eq. 15 if one of them is a target of LoRA: then W and b are frozen.
+
+    sizes: the number of outputs of each projection.
+    A: [R, I], with the rows of all adapted projections, one projection after the other; None without any.
+    B: one [O_projection, r] per adapted projection.
+    weight: [W | s B]. If one product serves all projections, s B has R columns: a block for each adapted one, and zeros
+    elsewhere. If each projection has a product of its own, s B has r columns.
     products: of each one its outputs, and its columns of x Aᵀ.
     input_shard: this process among those that share the inputs. The first one of them adds the bias.
     """
@@ -113,28 +129,29 @@ class Linear(nn.Module):
         super().__init__()
         out_features = sum(sizes.values())
         self.lora = build.lora or NO_ADAPTERS
-        adapted = [part for part in sizes if part in self.lora.targets]
+        adapted = [projection for projection in sizes if projection in self.lora.targets]
         rank = self.lora.rank
         self.in_features = in_features
         self.input_shard = ALONE
         self.out_slices = _slices(sizes)
-        self.rank_slices = _slices(dict.fromkeys(adapted, rank))  # the rows of A that belong to each adapted part
+        self.rank_slices = _slices(dict.fromkeys(adapted, rank))  # rows of A
 
         all_outputs = slice(0, out_features)
         all_ranks = slice(0, rank * len(adapted))
-        zeros = sum(rank * (out_features - sizes[part]) for part in adapted)  # in the columns of s B of each part
+        zeros = sum(rank * (out_features - sizes[name]) for name in adapted)  # in the columns of s B of each of them
         if few_zeros(zeros, out_features * in_features, build.dtype, build.device):
             self.products = [(all_outputs, all_ranks)]
             self.sB_columns = self.rank_slices
             num_columns = all_ranks.stop
         else:
-            self.products = [(rows, self.rank_slices.get(part, NO_RANKS)) for part, rows in self.out_slices.items()]
+            self.products = [(rows, self.rank_slices.get(name, NO_RANKS)) for name, rows in self.out_slices.items()]
             self.sB_columns = dict.fromkeys(adapted, slice(0, rank))
             num_columns = rank
 
+        self.num_augmented = sum(_width(ranks) > 0 for _, ranks in self.products)  # with columns of x Aᵀ in their input
         self.trains_weight = build.train_weights and not adapted
         self.weight: Weight | QuantisedWeight
-        if build.held:
+        if build.quantised:
             self.weight = QuantisedWeight(build, out_features, in_features, num_columns)
         else:
             self.weight = Weight(build, out_features, in_features, trained=self.trains_weight, tail=num_columns)
@@ -142,23 +159,25 @@ class Linear(nn.Module):
         self.A = Weight(build, all_ranks.stop, in_features, trained=True) if adapted else None
         self.B = nn.ParameterDict()
         exact_dtype = master_dtype(build.dtype)
-        for part in adapted:  # in this order: given a dict, torch would sort the names
-            zeros_OR = torch.zeros(sizes[part], rank, dtype=exact_dtype, device=build.device)
-            self.B[part] = nn.Parameter(zeros_OR)
+        for projection in adapted:  # in this order: given a dict, torch would sort the names
+            zeros_OR = torch.zeros(sizes[projection], rank, dtype=exact_dtype, device=build.device)
+            self.B[projection] = nn.Parameter(zeros_OR)
         # s as a tensor: times one in half precision, it gives float32 in one launch.
         self.scale_1 = torch.full((1,), self.lora.scale, dtype=exact_dtype, device=build.device)
         self.number = 0  # among the model's adapted layers, set by the model; makes their dropout masks differ
 
-        # While sampling; see `sampling`.
-        self.packed: list[Packed | QuantisedRows] = []  # of each product
-        self.packed_A_RI: Packed | None = None
-        self.room: SpareColumns | None = None  # in x, for x Aᵀ: how many copies of x, and columns beside each of them
+        self.packed: PackedWeights | None = None  # while it samples
+
+    @property
+    def room(self) -> SpareColumns | None:
+        """Return what is to be left free in x while the layer samples, by the operation that makes x."""
+        return self.packed.room if self.packed else None
 
     def forward(self, x_TI: Tensor, mode: Mode = POLICY) -> tuple[Tensor, ...]:
-        """Return the output of each part."""
+        """Return the output of each projection."""
         if self.packed:
             assert mode is POLICY  # nothing else is sampled from
-            outputs = self._sampled(x_TI)
+            outputs = self._sampled(x_TI, self.packed)
         elif self.trains_weight:
             outputs = [Product.apply(x_TI, self.weight(), self.added_bias())]
         elif not mode.use_adapter:
@@ -169,7 +188,7 @@ class Linear(nn.Module):
         return self.split(outputs)
 
     def split(self, of_products: list[Tensor] | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return the outputs of the parts, or their gradients, given those of the products."""
+        """Return the outputs of the projections, or their gradients, given those of the products."""
         if len(of_products) == len(self.out_slices):
             return tuple(of_products)
         (of_all,) = of_products
@@ -210,20 +229,20 @@ class Linear(nn.Module):
         keep_TI = own_TI >= probability
         return x_TI * (keep_TI.to(x_TI.dtype) / (1 - probability))
 
-    # --- weights of a part -------------------------------------------------------------------------------------------
+    # --- weights of a projection -------------------------------------------------------------------------------------
 
-    def base(self, part: str) -> tuple[Tensor | QuantisedRows, Tensor | None]:
-        """Return views of a part's own weight [O, I] and bias [O], to read and write."""
-        rows = self.out_slices[part]
+    def base(self, projection: str) -> tuple[Tensor | QuantisedRows, Tensor | None]:
+        """Return views of a projection's own weight [O, I] and bias [O], to read and write."""
+        rows = self.out_slices[projection]
         bias_O = None if self.bias is None else self.bias.stored[rows]
         weight_OI = self.weight.rows(rows)
         return weight_OI, bias_O
 
-    def adapter(self, part: str) -> tuple[Tensor, Tensor]:
-        """Return views of a part's master A [r, I] and B [O, r]; call `refresh` after writing."""
+    def adapter(self, projection: str) -> tuple[Tensor, Tensor]:
+        """Return views of a projection's master A [r, I] and B [O, r]; call `refresh` after writing."""
         assert self.A is not None
-        own = self.rank_slices[part]
-        return self.A.stored[own], self.B[part].data
+        own = self.rank_slices[projection]
+        return self.A.stored[own], self.B[projection].data
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -235,17 +254,17 @@ class Linear(nn.Module):
     @torch.no_grad()
     def refresh_sB(self) -> None:
         """Copy s B into the weight: `refresh` without A."""
-        for part, columns in self.sB_columns.items():
-            beside_OR = self.weight.tail_rows(self.out_slices[part])
-            beside_OR[:, columns].copy_(self.lora.scale * self.B[part])
+        for projection, columns in self.sB_columns.items():
+            beside_OR = self.weight.tail_rows(self.out_slices[projection])
+            beside_OR[:, columns].copy_(self.lora.scale * self.B[projection])
 
     @torch.no_grad()
-    def reset(self, generator: torch.Generator) -> None:
+    def init_adapter(self, generator: torch.Generator) -> None:
         """Draw A from ±1/sqrt(I), as PEFT does, and set B to zero: the policy starts as the reference."""
         width = self.in_features * self.input_shard.world
         own = self.input_shard.part(width)
-        for part in self.rank_slices:
-            A, B = self.adapter(part)
+        for projection in self.rank_slices:
+            A, B = self.adapter(projection)
             uniform = torch.rand(len(A), width, generator=generator, dtype=A.dtype)  # the same in all processes
             centred = uniform[:, own] * 2 - 1
             A.copy_(centred / width**0.5)
@@ -256,46 +275,38 @@ class Linear(nn.Module):
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
-        """Pack the weights for the `with` block, in which they must not change.
-
-        A frozen weight without an adapter stays packed afterwards, for the next time.
-        """
+        """Pack the weights for the `with` block, in which they must not change."""
         try:
-            self._pack()
+            self.packed = self._pack()
             yield
         finally:
-            self.packed, self.packed_A_RI, self.room = [], None, None
+            self.packed = None
             self.weight.release()
 
-    def _pack(self) -> None:
+    def _pack(self) -> PackedWeights:
         if self.A is None:
-            self.packed = [self.weight.prepack()]
-            return
+            return PackedWeights([self.weight.prepack()])
         A_RI = self.A.value
         is_exact = A_RI.dtype == torch.float32 and A_RI.device.type == "cpu"
         if is_exact and isinstance(self.weight, Weight):
-            self.packed = [prepack(self.merged())]
-            return
+            return PackedWeights([prepack(self.merged())])
+        weights: list[Packed | QuantisedRows] = []
         for rows, ranks in self.products:
             weight_OX = self.weight.rows(rows, _width(ranks))
             # Packed copies of weights in few bits would take the memory that these save.
-            self.packed.append(weight_OX if isinstance(weight_OX, QuantisedRows) else prepack(weight_OX))
-        self.packed_A_RI = prepack(A_RI)
-        num_augmented = self._num_augmented()
-        if num_augmented == len(self.products):
-            self.room = num_augmented, len(A_RI) // num_augmented
+            weights.append(weight_OX if isinstance(weight_OX, QuantisedRows) else prepack(weight_OX))
+        room: SpareColumns | None = None
+        if self.num_augmented == len(self.products):
+            room = self.num_augmented, len(A_RI) // self.num_augmented
+        return PackedWeights(weights, prepack(A_RI), room)
 
-    def _sampled(self, x_TI: Tensor) -> list[Tensor]:
+    def _sampled(self, x_TI: Tensor, packed: PackedWeights) -> list[Tensor]:
         """Return the output of each product, or that of one product for all. x_TI: with `room`, if a kernel left it."""
-        if self.packed_A_RI is None:
-            return [frozen_linear(x_TI, self.packed[0], self.added_bias())]
-        augmented = iter(ops.append_product(x_TI, self.packed_A_RI, self._num_augmented()))
+        if packed.A_RI is None:
+            return [frozen_linear(x_TI, packed.weights[0], self.added_bias())]
+        augmented = iter(ops.append_product(x_TI, packed.A_RI, self.num_augmented))
         inputs = [next(augmented) if _width(ranks) else x_TI for _, ranks in self.products]
-        return list(map(frozen_linear, inputs, self.packed, self.biases()))  # Eq. 15
-
-    def _num_augmented(self) -> int:
-        """Return how many products have columns of x Aᵀ in their input."""
-        return sum(_width(ranks) > 0 for _, ranks in self.products)
+        return list(map(frozen_linear, inputs, packed.weights, self.biases()))  # Eq. 15
 
     def merged(self) -> Tensor:
         """Return W + s B A, [O, I], in the model's dtype."""
@@ -317,7 +328,7 @@ def few_zeros(zeros: int, weights: int, dtype: torch.dtype, device: torch.device
 
 
 def _slices(sizes: dict[str, int]) -> dict[str, slice]:
-    """Lay parts of these sizes one after the other."""
+    """Lay projections of these sizes one after the other."""
     slices = {}
     start = 0
     for name, size in sizes.items():

@@ -46,9 +46,7 @@ class Keys(Protocol):
     @property
     def num_generations(self) -> int: ...
     @property
-    def per_device_train_batch_size(self) -> int: ...
-    @property
-    def gradient_accumulation_steps(self) -> int: ...
+    def completions_per_replica(self) -> int: ...
     @property
     def max_num_seqs(self) -> int: ...
     @property
@@ -156,8 +154,9 @@ def make_plan(loaded: Loaded, config: Keys, longest: int, available_bytes: int, 
     left = available_bytes - loaded.account().total
     num_sequences = 0
     if config.num_generations:
-        wanted = config.per_device_train_batch_size * config.gradient_accumulation_steps
-        num_sequences = config.max_num_seqs or choose_num_sequences(model, wanted, longest, left)
+        num_sequences = config.max_num_seqs or choose_num_sequences(
+            model, config.completions_per_replica, longest, left
+        )
     left -= num_sequences * longest * kv_bytes_per_token(model)
     budget = choose_budget(model, config, longest, left, kind)
     return Plan(num_sequences, budget, loaded.account(num_sequences, longest, budget), available_bytes)
@@ -174,10 +173,10 @@ def kept_bytes_per_token(model: Decoder, fused: bool = False) -> tuple[float, fl
     width, mlp_width = config.hidden_size, config.intermediate_size
     heads_width = (config.num_heads + config.num_kv_heads) * config.head_dim
 
-    def linear(input_width: int, *parts: str) -> int:
+    def linear(input_width: int, *projections: str) -> int:
         if lora is None:
             return item * input_width
-        num_adapted = sum(part in lora.targets for part in parts)
+        num_adapted = sum(name in lora.targets for name in projections)
         if num_adapted == 0:
             return 0
         return item * (input_width + num_adapted * lora.rank)

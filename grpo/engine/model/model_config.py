@@ -73,10 +73,10 @@ class ModelConfig:
             raise ValueError("rms_norm_eps or the rope settings give numbers that are not finite")
 
     @property
-    def held(self) -> str:
-        """Return how the file holds the projections: "nf4", "int8" (quantization_config of bitsandbytes), or ""."""
-        quantised = self.raw.get("quantization_config") or {}
-        return "nf4" if quantised.get("load_in_4bit") else "int8" if quantised.get("load_in_8bit") else ""
+    def quantised(self) -> str:
+        """Return the bits of the file's projections: "nf4", "int8" (quantization_config of bitsandbytes), or ""."""
+        settings = self.raw.get("quantization_config") or {}
+        return "nf4" if settings.get("load_in_4bit") else "int8" if settings.get("load_in_8bit") else ""
 
     @classmethod
     def from_hf(cls, raw: Json, backend: str = "auto") -> "ModelConfig":

@@ -46,7 +46,7 @@ def _frequencies(config: "PreTrainedConfig", head_dim: int, dtype: torch.dtype) 
 
     Scaled frequencies are those of transformers, in float32.
     """
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS  # transformers takes seconds
 
     rope = config.rope_parameters
     kind = rope["rope_type"]

@@ -25,12 +25,11 @@ from grpo.engine.attention.choice import packed_attention
 from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.attention.packed import MicroBatchAttention
 from grpo.engine.attention.special import Special
-from grpo.engine.device.ops import Packed
-from grpo.engine.model.build import ALL_PROJECTIONS, Build, for_layer, layer_number
-from grpo.engine.model.decoder import Attend, Decoder, Pass, check_lora, recomputed
+from grpo.engine.device.ops import Packed, RowSettings
+from grpo.engine.model.decoder import Attend, Decoder, ForwardContext, check_lora, recomputed
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.weight import Weight, master_dtype
+from grpo.engine.model.weight import ALL_PROJECTIONS, Build, Weight, for_layer, layer_number, master_dtype
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -93,13 +92,13 @@ class TransformersModel(Decoder):
     transformers itself, for the check at load.
     """
 
-    this_pass: Pass
+    this_pass: ForwardContext
     expected: Tensor
 
     @torch.no_grad()
     def __init__(self, config: ModelConfig, build: Build, net: "PreTrainedModel | None" = None):
-        if build.shard.world > 1 or build.held:
-            key = "base_weights" if build.held else "tensor_parallel_size"
+        if build.shard.world > 1 or build.quantised:
+            key = "base_weights" if build.quantised else "tensor_parallel_size"
             why = f"{config.family} runs by transformers' modules, and these are neither split nor held in few bits"
             raise UserError(f"{key} is not for this model", why, f"leave {key} out", PREFLIGHT)
         net = skeleton(config, build.dtype) if net is None else net
@@ -156,7 +155,7 @@ class TransformersModel(Decoder):
     def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attend, mode: Mode = POLICY) -> Tensor:
         still = torch.ones(len(ids_T), 1, self.shape.head_dim, dtype=self.build.dtype, device=ids_T.device)
         unrotated = still, torch.zeros_like(still)  # keys and queries come rotated
-        self.this_pass = Pass(attend, unrotated, mode, recomputes_mlp=False)
+        self.this_pass = ForwardContext(attend, unrotated, mode, recomputes_mlp=False)
         done = self.net.get_decoder()(
             input_ids=ids_T[None],
             position_ids=positions_T[None],
@@ -185,7 +184,7 @@ class TransformersModel(Decoder):
     def logits(self, hidden_XD: Tensor, head_VD: Packed) -> Tensor:
         return self._finished(super().logits(hidden_XD, head_VD))
 
-    def log_softmax_rows(self, logits_XV: Tensor, *settings: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+    def log_softmax_rows(self, logits_XV: Tensor, *settings: *RowSettings) -> tuple[Tensor, Tensor, Tensor | None]:
         """Normalise what the family makes of the logits. The slope is with respect to these."""
         finished_XV = self._finished(logits_XV)
         bend_XV = 1 if self.cap is None else 1 - (finished_XV / self.cap) ** 2

@@ -1,4 +1,4 @@
-"""The weights of a model: in its dtype, trained by way of a float32 master; or frozen in 8 or 4 bits.
+"""The weights of a model: how they are built; in its dtype, trained by way of a float32 master; frozen in few bits.
 
 bf16 keeps 8 bits of a number: an update below 0.4 % of a weight would be rounded away. So the optimizer changes a
 float32 master, and `refresh()` copies it into the tensor that the products use.
@@ -8,6 +8,9 @@ Eq. 15. So sampler and trainer multiply by the same numbers, and the adapter's s
 where sums are float32. One scratch tensor, as large as the largest of these matrices, serves all of them.
 """
 
+from dataclasses import dataclass, replace
+from typing import Protocol
+
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
@@ -16,10 +19,11 @@ from grpo.base.errors import PREFLIGHT, UserError
 from grpo.engine.device import ops
 from grpo.engine.device.ops import Packed, prepack
 from grpo.engine.device.peers import Peers
-from grpo.engine.device.quantised import QuantisedRows
-from grpo.engine.model.build import Build
+from grpo.engine.device.quantised import Format, QuantisedRows
+from grpo.engine.parallel.shard import ALONE, Shard, Sliceable
 
 ALL = slice(None)
+ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 NAMES_SHOWN = 8  # of tensors, in a message
 DAMAGED = (  # what reading a file raises that is broken or hostile
     OSError,
@@ -31,6 +35,54 @@ DAMAGED = (  # what reading a file raises that is broken or hostile
     RecursionError,
     SafetensorError,
 )
+
+
+@dataclass(frozen=True)
+class LoraSpec:
+    """Which projections have an adapter, and of which rank; its output is scaled by s = alpha / rank.
+
+    layers: the numbers of the layers that have adapters, from 0; None for all of them.
+    """
+
+    rank: int
+    alpha: float
+    dropout: float = 0.0
+    targets: tuple[str, ...] = ALL_PROJECTIONS
+    layers: tuple[int, ...] | None = None
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+
+@dataclass(frozen=True)
+class Build:
+    """The settings of every module: adapters, if any; whether the weights themselves are trained; dtype and device.
+
+    quantised: the format of the projections' own weights, if they are in few bits. They are then frozen.
+    shard: this process among those that share the model; sizes given to modules are those of its part.
+    backend: "transformers" runs transformers' modules, whatever the family (transformers_model.py).
+    """
+
+    lora: LoraSpec | None
+    train_weights: bool
+    dtype: torch.dtype
+    device: torch.device | str
+    quantised: Format | None = None
+    shard: Shard = ALONE
+    backend: str = "auto"
+
+
+def layer_number(name: str) -> int:
+    """Return the number of the layer that a module belongs to: the first number in its name."""
+    return next(int(word) for word in name.split(".") if word.isdigit())
+
+
+def for_layer(build: Build, number: int) -> Build:
+    """Return how to build this layer, which may have no adapters."""
+    if build.lora is None or build.lora.layers is None or number in build.lora.layers:
+        return build
+    return replace(build, lora=None)
 
 
 def master_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -127,6 +179,12 @@ class _StraightThrough(torch.autograd.Function):
         return grad.to(ctx.dtype), None
 
 
+class Stored(Sliceable, Protocol):
+    """A tensor in a file: safetensors' slice."""
+
+    def get_shape(self) -> list[int]: ...
+
+
 def finite(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a tensor in `dtype`; UserError (exit 3) if a number of it is infinite there, or NaN."""
     converted = tensor.to(dtype)
@@ -155,23 +213,23 @@ class QuantisedWeight(nn.Module):
 
     def __init__(self, build: Build, num_rows: int, width: int, tail: int = 0):
         super().__init__()
-        assert build.held is not None
-        self.held = held = build.held
+        assert build.quantised is not None
+        self.format = format = build.quantised
         self.input_peers: Peers | None = None
-        dtype = torch.uint8 if held.levels else torch.int8
+        dtype = torch.uint8 if format.levels else torch.int8
 
         def zeros(columns: int, dtype: torch.dtype) -> Tensor:
             return torch.zeros(num_rows, columns, dtype=dtype, device=build.device)
 
-        self.register_buffer("q", zeros(width // held.per_byte, dtype))
-        self.register_buffer("scale", zeros(held.num_blocks(width), torch.float32) + 1)
+        self.register_buffer("q", zeros(width // format.per_byte, dtype))
+        self.register_buffer("scale", zeros(format.num_blocks(width), torch.float32) + 1)
         self.register_buffer("tail", zeros(tail, build.dtype))
         self.scratch: Tensor | None = None
 
     def rows(self, rows: slice = ALL, tail: int = 0) -> QuantisedRows:
         """Return views of these rows of W, with the first `tail` columns beside it."""
         parts = self.q[rows], self.scale[rows], self.tail[rows, :tail]
-        return QuantisedRows(self.held, *parts, self.scratch, self.input_peers)
+        return QuantisedRows(self.format, *parts, self.scratch, self.input_peers)
 
     def tail_rows(self, rows: slice = ALL) -> Tensor:
         """Return a view of these rows of the columns beside W, to read and to write."""

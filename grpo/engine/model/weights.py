@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -14,12 +13,11 @@ from grpo.base.storage import read_json, save_tensors, write_json
 from grpo.engine.device.quantised import QuantisedRows
 from grpo.engine.device.waits import watch
 from grpo.engine.model.adapter import Adapter
-from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import EMBEDDING, Decoder, OwnDecoder
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.weight import DAMAGED, NAMES_SHOWN, finite, master_dtype
-from grpo.engine.parallel.shard import Sliceable, Split
+from grpo.engine.model.weight import DAMAGED, NAMES_SHOWN, Build, Stored, finite, master_dtype
+from grpo.engine.parallel.shard import Split
 from grpo.engine.parallel.splits import split_of, splits_of_adapter
 
 FILE_BYTES = 5_000_000_000
@@ -28,12 +26,6 @@ CONVERT = (  # transformers reads a pickle's weights, and nothing else that it m
     'python -c "from transformers import AutoModelForCausalLM as M; '
     "M.from_pretrained('{folder}', dtype='auto').save_pretrained('{folder}')\""
 )
-
-
-class Stored(Sliceable, Protocol):
-    """A tensor in a file: safetensors' slice."""
-
-    def get_shape(self) -> list[int]: ...
 
 
 def read_model_config(folder: Path, backend: str = "auto") -> ModelConfig:
@@ -124,7 +116,7 @@ def _load_transformers_model(
     adapter: Adapter | None,
 ) -> Decoder:
     """Load a checkpoint with transformers: `load_decoder` for a model that its modules compute."""
-    from grpo.engine.model import transformers_model as by
+    from grpo.engine.model import transformers_model as by  # for models of other families
 
     is_meta = torch.device(build.device).type == "meta"
     with explained(by.BROKEN, f"transformers cannot load {folder}", "use another checkpoint"):
@@ -184,12 +176,12 @@ def save_checkpoint(
     splits = {name: split_of(model, name, tensor) for name, tensor in named.items()}
 
     def read(name: str) -> torch.Tensor:
-        linear, part = found.get(name.removesuffix(".weight"), (None, ""))
-        merged = finite(name, _merged(named[name], linear, part), dtype)
+        linear, projection = found.get(name.removesuffix(".weight"), (None, ""))
+        merged = finite(name, _merged(named[name], linear, projection), dtype)
         return shard.join(merged, splits[name]).contiguous().cpu()
 
     if model.config.by_transformers:
-        from grpo.engine.model.transformers_model import TransformersModel
+        from grpo.engine.model.transformers_model import TransformersModel  # likewise
 
         assert isinstance(model, TransformersModel) and folder is not None
         model.write({name: read(name) for name in named}, folder, dtype)
@@ -213,7 +205,7 @@ def write_tensors(
     file_bytes: int = FILE_BYTES,
 ) -> None:
     """Write the tensors of these names and bytes to one file, or to several with an index; one file is in memory."""
-    from huggingface_hub import split_state_dict_into_shards_factory
+    from huggingface_hub import split_state_dict_into_shards_factory  # where weights are written
 
     split = split_state_dict_into_shards_factory(
         sizes,
@@ -231,12 +223,12 @@ def write_tensors(
 
 
 @torch.no_grad()
-def _merged(tensor: torch.Tensor | QuantisedRows, linear: Linear | None, part: str) -> torch.Tensor:
+def _merged(tensor: torch.Tensor | QuantisedRows, linear: Linear | None, projection: str) -> torch.Tensor:
     """Return a checkpoint tensor with its adapter merged, if it has one: W + s B A."""
     assert isinstance(tensor, torch.Tensor)  # few bits are never saved: see Policy.save_merged
-    if linear is None or part not in linear.rank_slices:
+    if linear is None or projection not in linear.rank_slices:
         return tensor.detach()
-    A, B = linear.adapter(part)
+    A, B = linear.adapter(projection)
     return tensor.to(A.dtype) + linear.lora.scale * (B @ A)
 
 

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from grpo.base.errors import PREFLIGHT, UserError
-from grpo.engine.model.build import Build
+from grpo.engine.device.ops import RowSettings
 from grpo.engine.model.decoder import OwnDecoder
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.weight import QuantisedWeight
+from grpo.engine.model.weight import Build, QuantisedWeight
 from grpo.engine.parallel.shard import Split
 from grpo.engine.parallel.softmax import split_log_softmax_rows
 
@@ -79,6 +79,6 @@ class SharedDecoder(OwnDecoder):
         own_XV = super().logits(hidden_XD, head_VD)
         return self.build.shard.join(own_XV, Split(1, self.config.vocab_size))
 
-    def log_softmax_rows(self, logits_XV: Tensor, *settings) -> tuple[Tensor, Tensor, Tensor | None]:
+    def log_softmax_rows(self, logits_XV: Tensor, *settings: *RowSettings) -> tuple[Tensor, Tensor, Tensor | None]:
         """Normalise over all tokens. logits_XV, and the result's: of this shard's tokens."""
         return split_log_softmax_rows(self.build.shard, self.config.vocab_size, logits_XV, *settings)

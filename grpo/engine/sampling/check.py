@@ -13,12 +13,11 @@ from torch import Tensor
 
 from grpo.algorithm.schema import Group, Layout
 from grpo.base.errors import PREFLIGHT, UserError, explained
-from grpo.engine.attention.choice import packed_attention
+from grpo.engine.attention.choice import no_waiting, packed_attention
 from grpo.engine.attention.decode import DecodeAttention
-from grpo.engine.device.capture import no_waiting
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.transformers_model import ANOTHER, BROKEN, PROMPT, TransformersModel, narrow, probe, probe_logps
-from grpo.engine.sampling.cache import KVCache
+from grpo.engine.sampling.decode_step import KVCache
 from grpo.engine.sampling.sampler import prefill
 
 # Mean difference in nats that rounding may make; what is computed wrongly differs by far more.

@@ -2,6 +2,11 @@
 
 Counterpart of one turn of the loop of `sample` in minimal.py.
 
+The cache has one contiguous slot per sequence, positions from 0, no padding and no pages. The live sequences always
+occupy slots 0 ... B-1, so that attention reads plain views. When one ends, the last live slot is copied into its place.
+That is one copy per finished sequence, about the memory traffic of one of its decode steps; gathering the live slots by
+index would copy the complete cache at every step.
+
 A graph is captured once per bucket of rows and replayed many times: between two checks for ended sequences, the host
 only replays graphs, several in a row. A row of a bucket that has no sequence counts as ended. If shards share a model,
 the graphs contain their collectives (NCCL). Then all shards replay the same graphs in the same order, and the warm-up
@@ -15,13 +20,62 @@ from math import ceil
 
 import torch
 
+from grpo.base.errors import INTERNAL, MEMORY, UserError, is_out_of_memory, reason
 from grpo.engine.attention.decode import DecodeAttention
-from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.kernel_choice import uses_kernels
 from grpo.engine.device.ops import Packed, draw_tokens
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.sampling.cache import KVCache
+
+GROWTH = 32  # positions; the cache grows to a multiple of it
+WARM_UPS = 2  # runs before a capture, which create handles and compile kernels
+
+
+@dataclass
+class KVCache:
+    """Keys and values for `num_slots` sequences of `num_positions` tokens.
+
+    Bytes: 2 · L · slots · K · S · E · bytes of the dtype (56 KiB per token for a 7B Qwen2 in bf16). On a GPU it is made
+    for the longest sequence at once. On a CPU it starts with no position and grows, because products over all of its
+    positions are the fastest.
+    """
+
+    kv_L2BKSE: torch.Tensor
+
+    @classmethod
+    def of(cls, model: Decoder, num_slots: int, num_positions: int) -> "KVCache":
+        """Make a cache for the sequences of a model."""
+        config, build = model.shape, model.build
+        shape = config.num_layers, 2, num_slots, config.num_kv_heads, num_positions, config.head_dim
+        kv_L2BKSE = torch.zeros(shape, dtype=build.dtype, device=build.device)
+        return cls(kv_L2BKSE)
+
+    @property
+    def num_slots(self) -> int:
+        return self.kv_L2BKSE.shape[2]
+
+    @property
+    def num_positions(self) -> int:
+        return self.kv_L2BKSE.shape[4]
+
+    def reserve(self, num_positions: int) -> None:
+        """Make room for `num_positions`, and a little more: growing copies everything."""
+        if num_positions <= self.num_positions:
+            return
+        wanted = num_positions + -num_positions % GROWTH
+        L, _, B, K, S, E = self.kv_L2BKSE.shape
+        more_L2BKSE = self.kv_L2BKSE.new_zeros(L, 2, B, K, wanted - S, E)
+        self.kv_L2BKSE = torch.cat([self.kv_L2BKSE, more_L2BKSE], dim=4)
+
+    def read(self, layer: int, num_rows: int, num_positions: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return views k_BKSE, v_BKSE of the first `num_rows` slots and `num_positions` positions."""
+        k_BKSE, v_BKSE = self.kv_L2BKSE[layer, :, :num_rows, :, :num_positions]
+        return k_BKSE, v_BKSE
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` positions of slot `source` over slot `target`, in all layers."""
+        begun_L2BKSE = self.kv_L2BKSE[..., :length, :]
+        begun_L2BKSE[:, :, target] = begun_L2BKSE[:, :, source]
 
 
 @dataclass
@@ -83,10 +137,12 @@ class DecodeSteps:
         slots: Slots,
         eos_ids: Sequence[int],
         kernel: str | None = None,
-        capture: CudaCapture | None = None,
+        capture: "CudaCapture | None" = None,
     ):
-        self.model, self.slots = model, slots
-        self.kernel, self.capture = kernel, capture
+        self.model = model
+        self.slots = slots
+        self.kernel = kernel
+        self.capture = capture
         self.eos = torch.tensor(eos_ids, dtype=torch.int64, device=slots.ended_B.device)
         self.graphs: dict[tuple, torch.cuda.CUDAGraph] = {}  # (number of rows, sampling parameters) -> graph
 
@@ -145,3 +201,42 @@ def bucket(live: int, num_slots: int) -> int:
             multiple = smaller
     rounded = ceil(live / multiple) * multiple
     return min(rounded, num_slots)
+
+
+# --- CUDA graphs -----------------------------------------------------------------------------------------------------
+
+
+class CudaCapture:
+    """Turns functions into CUDA graphs.
+
+    They share one pool of memory, since they never run at the same time, and one stream, for which cuBLAS keeps one
+    workspace. Other threads (an entailment model, for example) may use the GPU during a capture.
+    """
+
+    def __init__(self):
+        self.pool = torch.cuda.graph_pool_handle()
+        self.stream = torch.cuda.Stream()
+
+    def __call__(self, step: Callable[[], object]) -> torch.cuda.CUDAGraph:
+        """Run `step` WARM_UPS times, then record it (which does not run it), and return the graph.
+
+        UserError (exit 1 or 8) if it cannot be recorded: the process cannot use the GPU after that.
+        """
+        current = torch.cuda.current_stream()
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            for _ in range(WARM_UPS):
+                step()
+        current.wait_stream(self.stream)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+                step()
+        except Exception as error:  # the allocator is damaged now, so nothing in this process may try on
+            what = "a CUDA graph could not be recorded"
+            why = reason(error)
+            if is_out_of_memory(error):
+                fix = "lower max_num_seqs, max_completion_length or max_prompt_length"
+                raise UserError(what, why, fix, MEMORY) from error
+            raise UserError(what, why, "set kernels=none", INTERNAL) from error
+        return graph

@@ -25,12 +25,10 @@ import torch
 from grpo.algorithm.schema import Completion, FinishReason, Layout, Prompt
 from grpo.base.errors import NON_FINITE, UserError
 from grpo.engine.attention.choice import decode_kernel, packed_attention
-from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.ops import CosSin, Packed, rotate
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.sampling.cache import KVCache
-from grpo.engine.sampling.decode_step import DecodeSteps, Slots
+from grpo.engine.sampling.decode_step import CudaCapture, DecodeSteps, KVCache, Slots
 
 OnFinish = Callable[[int, Completion], None]
 
@@ -58,7 +56,7 @@ class Tools(Protocol):
     def ends(self) -> Sequence[int]:
         """Return the tokens with which a call may end."""
 
-    def begin(self) -> Calls:
+    def new_calls(self) -> Calls:
         """Return the calls of the completions that are generated now."""
 
     def reset(self, prompts: list[Prompt], num_generations: int, seeds: Sequence[int]) -> list[Prompt]:
@@ -115,17 +113,19 @@ class Sampler:
         self.before_decoding = before_decoding
 
     @torch.inference_mode()
-    def prepare(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeSteps:
-        """Return what makes decode steps, with slots for this many sequences of these lengths; graphs keep them."""
+    def reserve(self, num_slots: int, num_positions: int, max_new_tokens: int) -> None:
+        """Allocate the slots that graphs keep from one call to the next, for this many sequences of these lengths.
+
+        Without graphs there is nothing to keep, and slots that are large enough stay.
+        """
         if not self.uses_graphs:
-            slots = Slots.make(KVCache.of(self.model, num_slots, 0), max_new_tokens)
-            return DecodeSteps(self.model, slots, self.eos_ids)
-        if self.kept is None or not self.kept.slots.holds(num_slots, num_positions, max_new_tokens):
-            self.release()  # before the next one is made
-            slots = Slots.make(KVCache.of(self.model, num_slots, num_positions), max_new_tokens)
-            capture = CudaCapture() if self.on_cuda else None
-            self.kept = DecodeSteps(self.model, slots, self.eos_ids, decode_kernel(self.model), capture)
-        return self.kept
+            return
+        if self.kept and self.kept.slots.holds(num_slots, num_positions, max_new_tokens):
+            return
+        self.release()  # before the next one is made
+        slots = Slots.make(KVCache.of(self.model, num_slots, num_positions), max_new_tokens)
+        capture = CudaCapture() if self.on_cuda else None
+        self.kept = DecodeSteps(self.model, slots, self.eos_ids, decode_kernel(self.model), capture)
 
     def release(self) -> None:
         """Free slots and graphs. Graphs that hold collectives must go before their group of processes does."""
@@ -215,7 +215,12 @@ class Generation:
         longest_prompt = max((len(sequence.prompt) for sequence in sequences), default=0)
         num_slots = min(sampler.max_slots, len(sequences))
         num_positions = longest_prompt + params.max_new_tokens
-        self.steps = sampler.prepare(num_slots, num_positions, params.max_new_tokens)
+        sampler.reserve(num_slots, num_positions, params.max_new_tokens)
+        if sampler.kept:
+            self.steps = sampler.kept
+        else:
+            slots = Slots.make(KVCache.of(self.model, num_slots, 0), params.max_new_tokens)
+            self.steps = DecodeSteps(self.model, slots, sampler.eos_ids)
         self.slots = self.steps.slots
         self.waiting = deque(sequences)
         self.live: list[Unfinished] = []
@@ -223,7 +228,7 @@ class Generation:
         self.paused: dict[int, Unfinished] = {}  # by their numbers
         self.calls: Calls | None = None
         if sampler.tools:
-            self.calls = sampler.tools.begin()
+            self.calls = sampler.tools.new_calls()
             self.ends_V = torch.zeros(self.model.config.vocab_size, dtype=torch.bool, device=self.device)
             self.ends_V[list(sampler.tools.ends)] = True
 

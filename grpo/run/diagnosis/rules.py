@@ -11,7 +11,6 @@ import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from grpo.run.diagnosis.glossary import Metrics
 from grpo.run.diagnosis.reasons import MOST, Reason
@@ -36,7 +35,7 @@ class History:
 
     steps: list[Metrics] = field(default_factory=list)
     reason: Reason | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, object] = field(default_factory=dict)
     answers: Sequence[tuple[str, str]] = ()
 
     def recent(self, name: str, number: int = RECENT) -> list[float]:
