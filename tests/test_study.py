@@ -8,7 +8,7 @@ from making import read_lines, refused, write_rows
 from bench.study import change, main, study
 
 
-def answer(row: int, title: str, outcome: str, reward: float, supported: int) -> dict:
+def answer(row, title, outcome, reward, supported):
     details = {"knowrl": {"facts": 4, "supported": supported, "refuted": 4 - supported}}
     return {"row": row, "question": "?", "title": title, "outcome": outcome, "reward": reward, "details": details}
 

@@ -1,7 +1,6 @@
 """Adapters with unlike ranks, scales and settings, in and out, with PEFT as judge."""
 
 import json
-import math
 import shlex
 import subprocess
 import sys
@@ -10,10 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from making import load, refused, write_chat_checkpoint, write_checkpoint
+from making import cases, load, refused, write_chat_checkpoint, write_checkpoint
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from grpo import policy
+from grpo.base.storage import read_json, write_json
 from grpo.config.options import TrainConfig
 from grpo.engine.model.adapter import Adapter, load_adapter, save_adapter, trained_adapter
 from grpo.engine.model.weights import save_checkpoint
@@ -22,39 +23,35 @@ from grpo.export import export, main
 Q, V, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.v_proj", "model.layers.1.mlp.down_proj"
 
 
-def make(ranks: dict[str, int]) -> Adapter:
-    generator, sizes = torch.Generator().manual_seed(0), {Q: (32, 32), V: (16, 32), DOWN: (32, 48)}
-    return Adapter(
-        {
-            module: (
-                torch.randn(rank, sizes[module][1], generator=generator) * 0.1,
-                torch.randn(sizes[module][0], rank, generator=generator) * 0.1,
-            )
-            for module, rank in ranks.items()
-        },
-        "base",
-    )
+def make(ranks):
+    pairs, sizes = {}, {Q: (32, 32), V: (16, 32), DOWN: (32, 48)}
+    for module, rank in ranks.items():
+        outputs, inputs = sizes[module]
+        pairs[module] = torch.randn(rank, inputs) * 0.1, torch.randn(outputs, rank) * 0.1
+    return Adapter(pairs, "base")
+
+
+def check_that_peft_merges_the_same(base, folder):
+    """Merged into this base, our adapter has the numbers of PEFT's."""
+    peft = pytest.importorskip("peft")
+    theirs = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), folder)
+    theirs = dict(theirs.merge_and_unload().named_parameters())
+    for module, (linear, part) in load(base, adapter=load_adapter(folder)).projections().items():
+        assert (theirs[f"{module}.weight"] - linear.base(part)[0]).abs().max() <= 1e-6, module
 
 
 @pytest.mark.parametrize("lora_alpha", [None, 1.0, 6.0, 32.0])
 def test_pairs_of_unlike_ranks_come_back_and_mean_the_same_to_peft(tmp_path, lora_alpha):
     """Ranks 4, 4 and 2: PEFT reads each projection's own rank and alpha from two patterns."""
-    peft = pytest.importorskip("peft")
-    from transformers import AutoModelForCausalLM
-
     base, adapter = write_checkpoint(tmp_path / "base"), make({Q: 4, V: 2, DOWN: 4})
     save_adapter(adapter, tmp_path / "adapter", lora_alpha)
-    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    config = read_json(tmp_path / "adapter/adapter_config.json")
     assert config["r"] == 4 and config["lora_alpha"] == (4 if lora_alpha is None else lora_alpha)
     again = load_adapter(tmp_path / "adapter")
     assert again.base_model == "base" and again.pairs.keys() == adapter.pairs.keys()
     for module, (A, B) in adapter.pairs.items():
         assert torch.equal(again.pairs[module][0], A) and torch.allclose(again.pairs[module][1], B, rtol=1e-6)
-    merged = load(base, adapter=again)
-    theirs = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), tmp_path / "adapter")
-    theirs = dict(theirs.merge_and_unload().named_parameters())
-    for module, (linear, part) in merged.projections().items():
-        assert (theirs[module + ".weight"] - linear.base(part)[0]).abs().max() <= 1e-6
+    check_that_peft_merges_the_same(base, tmp_path / "adapter")
 
 
 def test_an_adapter_names_the_revision_of_its_base(tmp_path, monkeypatch):
@@ -70,46 +67,24 @@ def test_an_adapter_names_the_revision_of_its_base(tmp_path, monkeypatch):
     config = TrainConfig(model_name_or_path="owner/base", model_revision="v2", lora_r=4, torch_dtype="float32")
     cpu = torch.device("cpu")
     policy.load_policy(config, cpu).save(tmp_path / "first")
-    on_top = replace(config, model_name_or_path=str(tmp_path / "first"), model_revision="main")
+    on_top = replace(config, model_name_or_path=f"{tmp_path}/first", model_revision="main")
     policy.load_policy(on_top, cpu).save(tmp_path / "second")
     export(tmp_path / "second", tmp_path / "third", False, "auto")
     for name in ("first", "second", "third"):
-        written = json.loads((tmp_path / name / "adapter_config.json").read_text())
+        written = read_json(tmp_path / name / "adapter_config.json")
         assert (written["base_model_name_or_path"], written["revision"]) == ("owner/base", "v2")
     assert set(fetched) == {"v2"}
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"use_rslora": True},
-        {"alpha_pattern": {"v_proj": 3}},
-        {"alpha_pattern": {"layers.1.self_attn.v_proj": 3}},
-        {"alpha_pattern": {r"layers\.[01]\..*_proj": 3, "q_proj": 5}},
-        {"rank_pattern": {r".*\.(q|v)_proj": 2}, "alpha_pattern": {"(q|o)_proj": 5}},
-        {"alpha_pattern": {"v_proj": 3}, "rank_pattern": {"v_proj": 2}},
-        {"alpha_pattern": {"v_proj": 3}, "rank_pattern": {"v_proj": 2, "q_proj": 8}, "use_rslora": True},
-        {"alpha_pattern": {"eq_proj": 8, "proj": 8, "k_proj": 8}},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [options for (options,) in cases(__file__, "scales of PEFT")])
 def test_pefts_scales_are_read(tmp_path, options):
     """alpha / r, or alpha / sqrt(r) with rslora, each with the projection's own alpha and r."""
     peft = pytest.importorskip("peft")
-    from transformers import AutoModelForCausalLM
-
     base = write_checkpoint(tmp_path / "base")
-    torch.manual_seed(0)
     settings = {"r": 4, "lora_alpha": 12, "target_modules": ["q_proj", "v_proj"], "init_lora_weights": False}
-    theirs = peft.get_peft_model(
-        AutoModelForCausalLM.from_pretrained(base), peft.LoraConfig(task_type="CAUSAL_LM", **settings, **options)
-    )
-    theirs.save_pretrained(tmp_path / "adapter")
-    model = load(base, adapter=load_adapter(tmp_path / "adapter"))
-    theirs = dict(theirs.merge_and_unload().named_parameters())
-    for module, (linear, part) in model.projections().items():
-        assert (theirs[f"{module}.weight"] - linear.base(part)[0]).abs().max() <= 1e-5, module
+    config = peft.LoraConfig(task_type="CAUSAL_LM", **settings, **json.loads(options))
+    peft.get_peft_model(AutoModelForCausalLM.from_pretrained(base), config).save_pretrained(tmp_path / "adapter")
+    check_that_peft_merges_the_same(base, tmp_path / "adapter")
 
 
 def test_an_adapter_of_another_module_is_refused_by_its_name(checkpoint, tmp_path):
@@ -122,28 +97,12 @@ def test_an_adapter_of_another_module_is_refused_by_its_name(checkpoint, tmp_pat
     refused(lambda: load(checkpoint, adapter=load_adapter(tmp_path)), "changes lm_head", "q_proj")
 
 
-NOT_PLAIN = {  # values with which an adapter is more than W + s B A, or its base was changed; the last line is hostile
-    "peft_type": ("IA3", None),
-    "bias": ("lora_only", "all"),
-    "init_lora_weights": ("pissa", "pissa_niter_16", "olora", "corda", "loftq", "lora_ga", ["pissa"]),
-    **dict.fromkeys(("use_dora", "fan_in_fan_out", "lora_bias", "use_qalora"), (True,)),
-    **dict.fromkeys(("modules_to_save", "target_parameters"), (["lm_head"],)),
-    **dict.fromkeys(("trainable_token_indices", "alora_invocation_tokens"), ([1, 2],)),
-    **dict.fromkeys(("use_bdlora", "arrow_config", "megatron_config", "kasa_config"), ({"a": 1},)),
-    "layer_replication": ([[0, 2], [1, 2]],),
-    "a_key_of_next_year": ("x",),
-    "lora_alpha": ("much", [1], None, math.inf, math.nan, 10**400, 1e300),
-    "r": (8,),
-    "rank_pattern": ({"q_proj": 2},),
-    "alpha_pattern": (["q_proj"], {"(": 1}, {"q_proj": None}),
-}
-
-
-@pytest.mark.parametrize("setting", [(key, value) for key, values in NOT_PLAIN.items() for value in values], ids=str)
-def test_what_would_be_merged_wrongly_is_refused(tmp_path, setting):
+@pytest.mark.parametrize("key, value", cases(__file__, "not plain"))
+def test_what_would_be_merged_wrongly_is_refused(tmp_path, key, value):
+    """With these values an adapter is more than W + s B A, or its base was changed; or they are hostile."""
     save_adapter(make({Q: 4}), tmp_path)
     path = tmp_path / "adapter_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **dict([setting])}))
+    write_json(path, read_json(path) | {key: json.loads(value)})
     refused(lambda: load_adapter(tmp_path), "not a plain LoRA adapter")
     path.write_text("[" * 100_000)
     refused(lambda: load_adapter(tmp_path), "not a plain LoRA adapter")
@@ -159,34 +118,35 @@ def test_an_adapter_as_the_installed_peft_configures_it_is_plain(tmp_path, start
     assert load_adapter(tmp_path).pairs.keys() == {Q}
 
 
+A, B = torch.ones(4, 32), torch.ones(32, 4)
 NO_PAIRS = {
-    "no rank": {"A": torch.ones(0, 32), "B": torch.ones(32, 0)},
-    "two ranks": {"A": torch.ones(4, 32), "B": torch.ones(32, 3)},
-    "no matrices": {"A": torch.ones(4), "B": torch.ones(32)},
-    "NaN": {"A": torch.full((4, 32), torch.nan), "B": torch.ones(32, 4)},
-    "infinite": {"A": torch.ones(4, 32), "B": torch.full((32, 4), torch.inf)},
-    "half": {"A": torch.ones(4, 32)},
+    "no rank": {"A": A[:0], "B": B[:, :0]},
+    "two ranks": {"A": A, "B": B[:, :3]},
+    "no matrices": {"A": A[0], "B": B[0]},
+    "NaN": {"A": A * torch.nan, "B": B},
+    "infinite": {"A": A, "B": B * torch.inf},
+    "half": {"A": A},
     "nothing": {},
-    "another": {"A": torch.ones(4, 32), "B": torch.ones(32, 4), "magnitude_vector": torch.ones(2)},
+    "another": {"A": A, "B": B, "magnitude_vector": B[0]},
 }
 
 
 @pytest.mark.parametrize("name", NO_PAIRS)
 def test_tensors_that_are_no_pairs_of_finite_numbers_are_refused(tmp_path, name):
     save_adapter(make({Q: 4}), tmp_path)
-    tensors = {f"base_model.model.{Q}.lora_{half}.weight": tensor for half, tensor in NO_PAIRS[name].items()}
-    save_file(tensors, tmp_path / "adapter_model.safetensors")
+    found = {f"base_model.model.{Q}.lora_{half}.weight": tensor.clone() for half, tensor in NO_PAIRS[name].items()}
+    save_file(found, tmp_path / "adapter_model.safetensors")
     refused(lambda: load_adapter(tmp_path), "no pairs lora_A, lora_B")
 
 
-@pytest.mark.parametrize(("dtype", "size"), [("float32", 1e19), ("bfloat16", 1e19), ("float16", 200.0)])
+@pytest.mark.parametrize("dtype, size", [("float32", 1e19), ("bfloat16", 1e19), ("float16", 200.0)])
 def test_nothing_infinite_is_merged_or_written(tmp_path, dtype, size):
     """All factors are finite, and their product is not, or it is not in the dtype of the model or of the export."""
     base, dtype = write_chat_checkpoint(tmp_path / "base"), getattr(torch, dtype)
-    huge = Adapter({Q: (torch.full((4, 32), size), torch.full((32, 4), size))}, str(base))
+    huge = Adapter({Q: (A * size, B * size)}, str(base))
     save_adapter(huge, tmp_path / "adapter")
     refused(lambda: load(base, dtype=dtype, adapter=huge), f"{Q}, merged with its adapter, would hold")
-    words = [str(tmp_path / "adapter"), str(tmp_path / "out"), "--merge", "--dtype", str(dtype).removeprefix("torch.")]
+    words = [f"{tmp_path}/adapter", f"{tmp_path}/out", "--merge", "--dtype", str(dtype).removeprefix("torch.")]
     refused(lambda: main(words), "would hold numbers that are not finite")
     assert not (tmp_path / "out").exists()
     trained = load(base, rank=4, dtype=dtype)
@@ -199,10 +159,9 @@ def test_nothing_infinite_is_merged_or_written(tmp_path, dtype, size):
 
 def test_an_adapter_of_a_larger_model_is_refused_though_its_names_fit(tmp_path):
     base = write_checkpoint(tmp_path)
-    for pair in ((torch.ones(2, 48), torch.ones(32, 2)), (torch.ones(2, 32), torch.ones(48, 2))):
-        refused(lambda pair=pair: load(base, adapter=Adapter({Q: pair}, "base")), "belongs to another model")
-    beyond = {Q.replace("layers.0", "layers.9"): (torch.ones(2, 32), torch.ones(32, 2))}
-    refused(lambda: load(base, adapter=Adapter(beyond, "base")), "belongs to another model")
+    beyond = Q.replace("layers.0", "layers.9")
+    for pairs in ({Q: (torch.ones(4, 48), B)}, {Q: (A, torch.ones(48, 4))}, {beyond: (A, B)}):
+        refused(lambda pairs=pairs: load(base, adapter=Adapter(pairs, "base")), "belongs to another model")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -225,20 +184,18 @@ def test_an_export_of_an_adapter_adds_in_float32_and_rounds_once(tmp_path, alpha
     """W + s B A with s = alpha / 4; what has no adapter is copied."""
     base = write_checkpoint(tmp_path / "base", dtype=torch.bfloat16)
     model = load(base, rank=4, alpha=alpha, dtype=torch.bfloat16, targets=("q_proj", "down_proj"))
+    changes = {f"{module}.weight": B @ A for module, (A, B) in trained_adapter(model, None, "base").pairs.items()}
     for dtype in (torch.bfloat16, torch.float32):
-        save_checkpoint(model, tmp_path / str(dtype), dtype)
-        saved, before = (load_file(folder / "model.safetensors") for folder in (tmp_path / str(dtype), base))
-        for module, (A, B) in trained_adapter(model, None, "base").pairs.items():
-            name = module + ".weight"
-            wanted = (before.pop(name).float() + B @ A).to(dtype)
-            assert torch.allclose(saved[name].float(), wanted.float(), rtol=1e-6, atol=1e-7), name
-        assert all(torch.equal(saved[name], before[name].to(dtype)) for name in before)
+        save_checkpoint(model, tmp_path / "saved", dtype)
+        saved = load_file(tmp_path / "saved/model.safetensors")
+        for name, weight in load_file(base / "model.safetensors").items():
+            wanted = (weight.float() + changes.get(name, 0)).to(dtype)
+            torch.testing.assert_close(saved[name], wanted, rtol=1e-6, atol=1e-7)
 
 
 def test_a_stack_is_the_sum_of_both(tmp_path):
     """Projections with one adapter alone keep it; the others add up."""
-    base = write_checkpoint(tmp_path)
-    start, model = make({Q: 3, DOWN: 2}), load(base, rank=4, targets=("q_proj", "k_proj"))
+    start, model = make({Q: 3, DOWN: 2}), load(write_checkpoint(tmp_path), rank=4, targets=("q_proj", "k_proj"))
     both, own = (trained_adapter(model, first, "base").pairs for first in (start, None))
     for module, (A, B) in both.items():
         parts = [pairs[module] for pairs in (start.pairs, own) if module in pairs]

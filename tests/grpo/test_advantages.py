@@ -7,6 +7,8 @@ import pytest
 from grpo.algorithm.advantages import group_advantages, reward_std
 from grpo.algorithm.variants import normalize_then_sum
 
+EACH_SCALE = pytest.mark.parametrize("scale", ["group", "batch", "none"])
+
 
 def step_advantages(groups, scale):
     """Those of several groups, with the deviation of all their rewards."""
@@ -21,14 +23,14 @@ def test_hand_worked_group():
     assert got == pytest.approx([0, -1 / divisor, -1 / divisor, 2 / divisor], abs=1e-12)
 
 
-@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+@EACH_SCALE
 def test_unscorable_rows_leave_mean_and_deviation(scale):
     with_gap = step_advantages([[1.0, None, 0.0, 2.0]], scale)[0]
     without = step_advantages([[1.0, 0.0, 2.0]], scale)[0]
     assert [with_gap[0], *with_gap[2:]] == without and with_gap[1] == 0.0
 
 
-@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+@EACH_SCALE
 @pytest.mark.parametrize(
     "group", [[0.3] * 7, [0.01] * 29, [None, 2.0], [None, None], [5.0], [0.1 + 0.2, 0.1 + 0.2, None]]
 )
@@ -36,7 +38,7 @@ def test_no_signal_is_exactly_zero(scale, group):
     assert step_advantages([group, [1.0, 2.0]], scale)[0] == [0.0] * len(group)
 
 
-@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+@EACH_SCALE
 def test_a_constant_added_to_one_group_changes_nothing_within_it(scale):
     moved, plain = (group_advantages(rewards, scale, 3.0) for rewards in ([11.0, 10.0, 13.0], [1.0, 0.0, 3.0]))
     assert moved == pytest.approx(plain, abs=1e-12)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from making import grade_groups, make_answers, of_each, refused, write_rows
+from making import cases, grade_groups, make_answers, of_each, refused, write_rows
 
+from grpo.base.storage import write_json
 from grpo.config.options import TrainConfig
 from grpo.data.benchmarks import find_benchmark
 from grpo.data.files import read_records
@@ -29,65 +30,36 @@ ROWS = yaml.safe_load(Path(__file__).with_name("benchmarks.yaml").read_text(enco
 TRUTHFUL, GPQA, SIMPLE, GSM8K = (ROWS[name] for name in ("TruthfulQA", "GPQA", "SimpleQA", "GSM8K"))
 
 
-@pytest.mark.parametrize(
-    ("name", "row", "question", "answer"),
-    [
-        ("SimpleQA", SIMPLE, "Who painted it?", "Ada Moor"),
-        ("SimpleQA Verified", ROWS["SimpleQA Verified"], "Who painted it?", "Ada Moor"),
-        ("Chinese SimpleQA", ROWS["Chinese SimpleQA"], "谁写的？", "李白"),
-        ("MATH-500", ROWS["MATH-500"], "What is $1+1$?", "2"),
-        ("MATH", ROWS["MATH"], "What is $1+1$?", "It is $\\boxed{2}$."),
-        ("GSM8K", GSM8K, "How many?", GSM8K["answer"]),
-        ("MathArena", ROWS["MathArena"], "Find it.", "\\frac{1}{2}"),
-        *[("AIME", row, "Find it.", row.get("answer", row.get("Answer"))) for row in ROWS["AIME"]],
-    ],
-)
+@pytest.mark.parametrize("name, question, answer", cases(__file__, "columns"))
 @pytest.mark.parametrize("layout", ["csv", "jsonl", "json"])
-def test_files_are_told_apart_by_their_columns(tmp_path, name, row, question, answer, layout):
+def test_files_are_told_apart_by_their_columns(tmp_path, name, question, answer, layout):
+    name, _, number = name.partition(":")
+    row = ROWS[name][int(number)] if number else ROWS[name]
     path = tmp_path / f"any.{layout}"
     if layout == "csv":
         write_csv(path, row, row)
     elif layout == "jsonl":
         write_rows(path, [row, row])
     else:
-        path.write_text(json.dumps([row, row]))
+        write_json(path, [row, row])
     assert find_benchmark(read_records(path)).name == name
     found = read_rows(path)[1]
-    assert found.question == question and str(found.columns["answer"]) == str(answer)
+    assert found.question == question and str(found.columns["answer"]) == answer
     assert found.columns.keys() >= row.keys()
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"question": "a?", "answer": "b"},
-        {"problem": "a?", "answer": "12"},
-        {"id": 1, "problem": "a?", "answer": "x + 1"},  # no integer from 0 to 999
-        {"id": 1, "problem": "a?", "answer": "1000"},
-        {"question": "a?", "best_answer": "b", "title": "c"},  # KnowRL's
-        {"problem": "a?", "solution": "b"},
-    ],
-)
+@pytest.mark.parametrize("row", [row for (row,) in cases(__file__, "others")])
 def test_other_files_are_read_as_they_are(tmp_path, row):
+    row = json.loads(row)
     path = write_rows(tmp_path / "d.jsonl", [row])
     assert find_benchmark([row]) is find_benchmark([]) is None and read_rows(path)[0].question == "a?"
 
 
 @pytest.mark.parametrize("name", ["aime2025-I.jsonl", "AIME24.jsonl", "d.jsonl"])
-@pytest.mark.parametrize(
-    ("row", "is_aime"),
-    [
-        ({"question": "a?", "answer": "070"}, True),
-        ({"Problem": "a?", "Answer": 70}, True),
-        ({"problem": "a?", "solution": "It is $\\boxed{70}$.", "url": "u"}, True),
-        ({"question": "a?", "answer": "x + 1"}, False),
-        ({"question": "a?", "answer": "1000"}, False),
-        ({"question": "a?", "answer": "-1"}, False),
-        ({"problem": "a?", "solution": "It is 70."}, False),
-    ],
-)
-def test_a_file_of_questions_and_answers_is_aimes_if_its_name_says_so_and_all_answers_fit(tmp_path, name, row, is_aime):
-    sound = dict(row) if is_aime else dict.fromkeys(row, "7") | {"solution": "\\boxed{7}"}
+@pytest.mark.parametrize("row, answers", cases(__file__, "AIME"))
+def test_a_file_of_questions_and_answers_is_aimes_if_its_name_says_so_and_all_answers_fit(tmp_path, name, row, answers):
+    row, is_aime = json.loads(row), answers == "fit"
+    sound = row if is_aime else dict.fromkeys(row, "7") | {"solution": "\\boxed{7}"}
     records = [*[sound] * 29, row]  # only the last may not fit
     found = find_benchmark(records, name)
     assert (found.name if found else None) == ("AIME" if is_aime and "aime" in name.lower() else None)
@@ -113,13 +85,13 @@ WRONG = ["It grows strong.", "It sleeps better."]
 
 
 def test_truthful_qa_as_its_authors_and_as_the_hub_have_it(tmp_path):
-    (row,) = read_rows(write_csv(tmp_path / "TruthfulQA.csv", TRUTHFUL))
     generation = {name.lower().replace(" ", "_"): value for name, value in TRUTHFUL.items()}
     generation |= {"best_answer": RIGHT[0], "correct_answers": RIGHT[::-1], "incorrect_answers": WRONG}
-    (of_hub,) = read_rows(write_rows(tmp_path / "generation.jsonl", [generation]))
-    assert row.question == of_hub.question == "What happens to a cat that drinks milk?"
-    assert row.columns["answer"] == of_hub.columns["answer"] == RIGHT
-    assert row.columns["incorrect_answers"] == of_hub.columns["incorrect_answers"] == WRONG
+    of_hub = write_rows(tmp_path / "generation.jsonl", [generation])
+    for path in (write_csv(tmp_path / "TruthfulQA.csv", TRUTHFUL), of_hub):
+        (row,) = read_rows(path)
+        assert row.question == "What happens to a cat that drinks milk?"
+        assert (row.columns["answer"], row.columns["incorrect_answers"]) == (RIGHT, WRONG)
     (row,) = read_rows(write_csv(tmp_path / "t.csv", {**TRUTHFUL, "Best Answer": "Yes; it does"}))
     assert row.columns["answer"] == ["Yes; it does.", *RIGHT], "only lists of answers are split"
 
@@ -127,11 +99,9 @@ def test_truthful_qa_as_its_authors_and_as_the_hub_have_it(tmp_path):
 @pytest.mark.parametrize("name", ["exact", "math", "simpleqa", "correctness"])
 def test_every_reward_reads_the_answer_after_the_solution_of_gsm8k(tmp_path, name):
     (row,) = read_rows(write_rows(tmp_path / "d.jsonl", [GSM8K]))
-    options = asdict(TrainConfig(judge="offline"))
-    (reward,) = build_rewards([name], options)
     said = "<think>x</think><answer>1,234</answer>" if name != "math" else "\\boxed{1234}"
     group = make_answers(row.columns, said, said.replace("2", "3"))
-    grade_groups([reward], group)
+    grade_groups(build_rewards([name], asdict(TrainConfig(judge="offline"))), group)
     right, wrong = of_each(group, "reward")
     assert right > 0 >= wrong
 
@@ -152,12 +122,9 @@ def test_gpqas_choices_are_shuffled_by_the_seed(tmp_path):
 @pytest.mark.parametrize("again", ["the neutron", "The  neutron "])
 def test_a_wrong_choice_that_repeats_the_right_one_is_right_too(tmp_path, again):
     rows = read_rows(write_csv(tmp_path / "gpqa.csv", *[{**GPQA, "Incorrect Answer 2": again}] * 20))
-    (choice,) = build_rewards(["choice"], asdict(TrainConfig()))
     for row in rows:
         right = {line[0] for line in row.question.splitlines()[2:] if "neutron" in line.lower()}
         assert set(row.columns["answer"]) == right and len(right) == 2
-        graded = {letter: choice.grade(f"Answer: {letter}", row.columns).value for letter in "ABCD"}
-        assert graded == {letter: float(letter in right) for letter in "ABCD"}
 
 
 def test_a_row_that_does_not_belong_is_named(tmp_path):
@@ -174,16 +141,7 @@ def test_a_row_gets_a_question_and_an_answer_and_nothing_else(tmp_path):
     assert row.columns["answer"] == ROWS["MATH"]["solution"]
 
 
-@pytest.mark.parametrize(
-    ("row", "part"),
-    [
-        ({**TRUTHFUL, "Correct Answers": "['a', 'b']"}, "a list of answers is written as one text"),
-        ({**TRUTHFUL, "Incorrect Answers": "['a'\n 'b']"}, "a list of answers is written as one text"),
-        ({**GPQA, "Incorrect Answer 3": ""}, "choice is empty"),
-        ({**GPQA, "Incorrect Answer 1": None}, "choice is empty"),
-        ({**GPQA, "Correct Answer": " "}, "choice is empty"),
-        ({**GPQA, **{f"Incorrect Answer {n}": "the neutron" for n in (1, 2, 3)}}, "all choices are the right one"),
-    ],
-)
-def test_a_cell_that_would_make_a_wrong_question_is_named(tmp_path, row, part):
-    refused(lambda: read_rows(write_rows(tmp_path / "d.jsonl", [row])), "row 1 is not one of", part)
+@pytest.mark.parametrize("name, cells, part", cases(__file__, "wrong cells"))
+def test_a_cell_that_would_make_a_wrong_question_is_named(tmp_path, name, cells, part):
+    path = write_rows(tmp_path / "d.jsonl", [ROWS[name] | json.loads(cells, strict=False)])
+    refused(lambda: read_rows(path), f"row 1 is not one of {name}", part)

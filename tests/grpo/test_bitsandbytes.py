@@ -8,24 +8,25 @@ from making import hidden_states, load, refused, write_checkpoint
 from safetensors.torch import load_file, save_file
 from test_policy import configured
 
+from grpo.base.storage import read_json, write_json
 from grpo.engine.device.quantised import FORMATS, NF4, QuantisedRows
 from grpo.engine.model.weight import Build, QuantisedWeight
 from grpo.policy import load_policy
 
 CPU = torch.device("cpu")
-SHAPE = {
-    "vocab_size": 384,
-    "hidden_size": 64,
-    "intermediate_size": 192,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-}
+SHAPE = {"vocab_size": 384, "hidden_size": 64, "intermediate_size": 192}
+
+
+def in_4_bits(weight):
+    """Our rows of a weight in nf4."""
+    rows = QuantisedWeight(Build(None, False, torch.float32, "cpu", FORMATS["nf4"]), *weight.shape).rows()
+    rows.copy_(weight)
+    return rows
 
 
 def by_formula(weight, _):
     """A weight in 4 bits: codes, states, and numbers. Scales are steps of the largest of 256, plus a mean."""
-    rows = QuantisedWeight(Build(None, False, torch.float32, "cpu", FORMATS["nf4"]), *weight.shape).rows()
-    rows.copy_(weight)
+    rows = in_4_bits(weight)
     scale, steps = rows.scale_OX.flatten(), torch.linspace(-1, 1, 256)
     offset = scale.mean()
     blocks = torch.nn.functional.pad(scale - offset, (0, -len(scale) % 256)).view(-1, 256)
@@ -63,19 +64,15 @@ def packed_checkpoint(folder, pack, nested):
         place = name.removesuffix("weight") if pack is in_8_bits else name + "."
         tensors |= {place + key: tensor.contiguous() for key, tensor in states.items()}
     save_file(tensors, folder / "model.safetensors")
-    path, bits = folder / "config.json", "load_in_8bit" if pack is in_8_bits else "load_in_4bit"
-    quantised = {"quant_method": "bitsandbytes", bits: True}
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": quantised}))
+    bits = "load_in_8bit" if pack is in_8_bits else "load_in_4bit"
+    quantised = {"quantization_config": {"quant_method": "bitsandbytes", bits: True}}
+    write_json(folder / "config.json", read_json(folder / "config.json") | quantised)
     return numbers
 
 
-KINDS = pytest.mark.parametrize(
-    ("pack", "nested"),
-    [(by_formula, True), (by_bitsandbytes, False), (by_bitsandbytes, True), (in_8_bits, False)],
+@pytest.mark.parametrize(
+    "pack, nested", [(by_formula, True), (by_bitsandbytes, False), (by_bitsandbytes, True), (in_8_bits, False)]
 )
-
-
-@KINDS
 def test_its_numbers_are_those_of_the_file_also_held_in_the_same_bits(tmp_path, pack, nested):
     numbers = packed_checkpoint(tmp_path, pack, nested)
     held = "int8" if pack is in_8_bits else "nf4"
@@ -88,9 +85,8 @@ def test_its_numbers_are_those_of_the_file_also_held_in_the_same_bits(tmp_path, 
 
 def test_quantising_equals_bitsandbytes():
     functional = pytest.importorskip("bitsandbytes.functional", reason="bitsandbytes is not installed")
-    W = torch.randn(256, 512, generator=torch.Generator().manual_seed(0))
-    rows = QuantisedWeight(Build(None, False, torch.float32, "cpu", FORMATS["nf4"]), *W.shape).rows()
-    rows.copy_(W)
+    W = torch.randn(256, 512)
+    rows = in_4_bits(W)
     codes, state = functional.quantize_4bit(W, quant_type="nf4", compress_statistics=False, blocksize=64)
     assert torch.equal(rows.q_OX.flatten(), codes.flatten()) and torch.equal(rows.scale_OX.flatten(), state.absmax)
     assert torch.equal(rows.dequantise(), functional.dequantize_4bit(codes, state))
@@ -103,7 +99,7 @@ def test_it_is_trained_in_its_bits_and_merged_into_its_numbers(chat_checkpoint, 
     policy = load_policy(config, CPU)
     assert policy.model.build.quantised == FORMATS["nf4"]
     policy.save_merged(tmp_path / "plain")
-    assert "quantization_config" not in json.loads((tmp_path / "plain" / "config.json").read_text())
+    assert "quantization_config" not in read_json(tmp_path / "plain/config.json")
     ids = torch.tensor([5, 9, 6, 40])
     plain = load(tmp_path / "plain")
     torch.testing.assert_close(hidden_states(plain, ids), hidden_states(policy.model, ids), rtol=1e-5, atol=1e-5)
@@ -112,5 +108,5 @@ def test_it_is_trained_in_its_bits_and_merged_into_its_numbers(chat_checkpoint, 
 def test_other_quantised_checkpoints_are_refused(tmp_path):
     write_checkpoint(tmp_path)
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": {"quant_method": "gptq"}}))
+    write_json(path, read_json(path) | {"quantization_config": {"quant_method": "gptq"}})
     refused(lambda: load(tmp_path), "gptq", exit_code=3)

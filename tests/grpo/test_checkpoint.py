@@ -1,6 +1,5 @@
 """Checkpoints: whole or absent; every damage is noticed and named."""
 
-import json
 import math
 import os
 import random
@@ -12,7 +11,7 @@ import torch
 from making import refused
 
 from grpo.base import folders
-from grpo.base.errors import UserError
+from grpo.base.storage import read_json, write_json
 from grpo.run import checkpoint
 
 
@@ -21,6 +20,11 @@ def write(run_dir, step, value=1.0):
         checkpoint.write_state(folder, {"master": torch.full((1000,), value)}, {"step": step})
         (folder / "extra.txt").write_text("x" * 500)
     return run_dir / f"checkpoint-{step}"
+
+
+def problems(run_dir):
+    """What is wrong with each checkpoint, the newest first."""
+    return {path.name: checkpoint.problem_with(path) for path in checkpoint.checkpoints(run_dir)}
 
 
 def test_a_path_is_that_checkpoint_or_an_error(tmp_path):
@@ -63,31 +67,24 @@ def test_a_failure_while_writing_leaves_nothing_behind(tmp_path):
 
 
 def test_whatever_keeps_a_checkpoint_from_its_place_ends_the_run(tmp_path):
-    """Here, a file of that name. The older checkpoint stays."""
+    """Here, a file of that name. The older checkpoint stays, and the new one takes its place when it can."""
     write(tmp_path, 1)
     (tmp_path / "checkpoint-2").write_text("mine")
-    with pytest.raises(UserError, match="cannot write") as error:
-        write(tmp_path, 2)
-    assert error.value.exit_code == 6 and checkpoint.problem_with(tmp_path / "checkpoint-1") == ""
-    assert sorted(path.name for path in tmp_path.glob("*")) == [
-        "checkpoint-1",
-        "checkpoint-2",
-        "checkpoint-2.unfinished",
-    ]
+    refused(lambda: write(tmp_path, 2), "cannot write", exit_code=6)
+    assert problems(tmp_path) == {"checkpoint-1": ""} and (tmp_path / "checkpoint-2").read_text() == "mine"
     (tmp_path / "checkpoint-2").unlink()
     checkpoint.recover(tmp_path)
-    assert checkpoint.problem_with(tmp_path / "checkpoint-2") == ""
+    assert problems(tmp_path) == {"checkpoint-2": "", "checkpoint-1": ""}
 
 
 def test_a_run_goes_on_in_its_own_directory_from_its_newest_checkpoint_alone(tmp_path):
     """From an older one, which would leave later models that are not its own, it goes on in another directory."""
     for step in (2, 10):
         write(tmp_path, step)
-    assert checkpoint.find_checkpoint(tmp_path, str(tmp_path / "checkpoint-10"))[0].name == "checkpoint-10"
-    assert checkpoint.find_checkpoint(tmp_path / "other", str(tmp_path / "checkpoint-2"))[0].name == "checkpoint-2"
-    with pytest.raises(UserError, match="not the newest") as error:
-        checkpoint.find_checkpoint(tmp_path, str(tmp_path / "checkpoint-2"))
-    assert error.value.exit_code == 2 and "output_dir" in error.value.fix
+    older, newest = f"{tmp_path}/checkpoint-2", f"{tmp_path}/checkpoint-10"
+    assert checkpoint.find_checkpoint(tmp_path, newest)[0].name == "checkpoint-10"
+    assert checkpoint.find_checkpoint(tmp_path / "other", older)[0].name == "checkpoint-2"
+    refused(lambda: checkpoint.find_checkpoint(tmp_path, older), "not the newest", "output_dir", exit_code=2)
 
 
 def test_every_file_is_on_disk_before_the_manifest_and_all_before_the_rename(tmp_path, monkeypatch):
@@ -95,13 +92,12 @@ def test_every_file_is_on_disk_before_the_manifest_and_all_before_the_rename(tmp
     events, sync, replace = [], os.fsync, os.replace
 
     def watched_sync(descriptor):
-        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-        folder = next(tmp_path.glob("checkpoint-5*"))
-        events.append((path.name, (folder / checkpoint.MANIFEST_FILE).exists()))
+        has_manifest = any(tmp_path.glob("checkpoint-5*/manifest.json"))
+        events.append((Path(os.readlink(f"/proc/self/fd/{descriptor}")).name, has_manifest))
         sync(descriptor)
 
     def watched_replace(source, target):
-        events.append(("rename", Path(source).name.endswith("checkpoint-5.unfinished") and not Path(target).exists()))
+        events.append((Path(source).name, Path(target).name, Path(target).exists()))
         replace(source, target)
 
     monkeypatch.setattr(os, "fsync", watched_sync)
@@ -111,7 +107,7 @@ def test_every_file_is_on_disk_before_the_manifest_and_all_before_the_rename(tmp
         checkpoint.write_state(folder, {"master": torch.ones(3)}, {"step": 5})
     files, rest = events[:2], events[2:]
     assert sorted(files) == [("state.safetensors", False), ("trainer_state.json", False)]
-    assert rest == [("manifest.json", True), (aside, True), ("rename", True), (tmp_path.name, True)]
+    assert rest == [("manifest.json", True), (aside, True), (aside, "checkpoint-5", False), (tmp_path.name, True)]
     assert checkpoint.problem_with(tmp_path / "checkpoint-5") == ""
 
 
@@ -129,19 +125,24 @@ def test_what_retention_removes_loses_its_manifest_first(tmp_path, monkeypatch):
         write(tmp_path, step)
     monkeypatch.setattr(folders.shutil, "rmtree", lambda *arguments, **options: None)
     checkpoint.remove_old(tmp_path, keep=1)
-    found = {path.name: checkpoint.problem_with(path) for path in checkpoint.checkpoints(tmp_path)}
-    assert found == {
-        "checkpoint-3": "",
-        "checkpoint-2": "manifest.json is missing",
-        "checkpoint-1": "manifest.json is missing",
-    }
+    lacking = "manifest.json is missing"
+    assert problems(tmp_path) == {"checkpoint-3": "", "checkpoint-2": lacking, "checkpoint-1": lacking}
     assert (tmp_path / "checkpoint-1" / checkpoint.STATE_FILE).exists()
 
 
-@pytest.mark.parametrize(("keep", "newest", "left"), [
-    (1, None, [30]), (2, None, [30, 20]), (3, None, [30, 20, 9]), (0, None, [30, 20, 9, 1]), (1, 20, [30, 20]),
-    (2, 20, [30, 20, 9]), (1, 9, [30, 20, 9]), (2, 15, [30, 20, 9, 1]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "keep, newest, left",
+    [
+        (1, None, [30]),
+        (2, None, [30, 20]),
+        (3, None, [30, 20, 9]),
+        (0, None, [30, 20, 9, 1]),
+        (1, 20, [30, 20]),
+        (2, 20, [30, 20, 9]),
+        (1, 9, [30, 20, 9]),
+        (2, 15, [30, 20, 9, 1]),
+    ],
+)
 def test_retention_counts_from_the_newest_that_is_valid(tmp_path, keep, newest, left):
     """Later ones are damaged and do not count; they are left alone."""
     for step in (1, 9, 20, 30):
@@ -149,21 +150,17 @@ def test_retention_counts_from_the_newest_that_is_valid(tmp_path, keep, newest, 
     (tmp_path / "checkpoint-x").mkdir()
     (tmp_path / "checkpoint-7").write_text("a file")
     checkpoint.remove_old(tmp_path, keep, newest)
-    assert [path.name for path in checkpoint.checkpoints(tmp_path)] == [f"checkpoint-{step}" for step in left]
+    assert list(problems(tmp_path)) == [f"checkpoint-{step}" for step in left]
     assert (tmp_path / "checkpoint-x").exists() and (tmp_path / "checkpoint-7").exists()
-
-
-def edit_manifest(folder, **changes):
-    path = folder / checkpoint.MANIFEST_FILE
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 @pytest.mark.parametrize("version", [checkpoint.FORMAT - 1, checkpoint.FORMAT + 1, str(checkpoint.FORMAT), None])
 def test_a_checkpoint_of_another_format_is_refused_by_its_number(tmp_path, version):
     folder = write(tmp_path, 1)
-    edit_manifest(folder, format=version)
+    manifest = folder / checkpoint.MANIFEST_FILE
+    write_json(manifest, read_json(manifest) | {"format": version})
     assert checkpoint.problem_with(folder) == f"its format is {version}, this program reads {checkpoint.FORMAT}"
-    edit_manifest(folder, format=checkpoint.FORMAT)
+    write_json(manifest, read_json(manifest) | {"format": checkpoint.FORMAT})
     assert checkpoint.problem_with(folder) == ""
 
 
@@ -179,41 +176,30 @@ def test_a_link_is_no_file_of_a_checkpoint(tmp_path):
 
 
 def test_every_rank_gets_its_own_generators_back(tmp_path):
+    """Also in the middle of a pair of normal numbers: random and numpy keep the second one for the next call."""
+
+    def draw():
+        return random.gauss(0, 1), random.random(), np.random.randn(), np.random.rand(), torch.rand(1).item()
+
     states, wanted = [], []
     for seed in range(3):
         random.seed(seed), np.random.seed(seed), torch.manual_seed(seed)
+        random.gauss(0, 1), np.random.randn()
         states.append(checkpoint.random_state())
-        wanted.append((random.random(), np.random.rand(), torch.rand(1).item()))
+        wanted.append(draw())
     with checkpoint.new_checkpoint(tmp_path, 1) as folder:
         checkpoint.write_state(folder, {}, {"step": 1}, states)
     for rank in (2, 0, 1, 5):  # the last one of a run that goes on with more replicas
         checkpoint.read_state(tmp_path / "checkpoint-1", rank)
-        assert (random.random(), np.random.rand(), torch.rand(1).item()) == wanted[rank % 3]
-
-
-def test_generators_go_on_in_the_middle_of_a_pair_of_gauss_numbers(tmp_path):
-    """random and numpy keep the second of two normal numbers for the next call."""
-
-    def draw():
-        return [random.gauss(0, 1), random.gauss(0, 1), np.random.randn(), np.random.randn()]
-
-    random.seed(1), np.random.seed(1)
-    random.gauss(0, 1), np.random.randn()
-    folder = write(tmp_path, 1)
-    wanted = draw()
-    checkpoint.read_state(folder)
-    assert draw() == wanted
+        assert draw() == wanted[rank % 3]
 
 
 def test_tensors_come_back_as_they_were(tmp_path):
     """Views with gaps, other dtypes, and a name that begins like the prefix."""
-    tensors = {
-        "master": torch.arange(12.0).view(3, 4).T,
-        "optimizer.step": torch.tensor([3], dtype=torch.int64),
-        "half": torch.ones(2, dtype=torch.bfloat16),
-    }
+    tensors = {"master": torch.arange(12.0).view(3, 4).T, "half": torch.ones(2, dtype=torch.bfloat16)}
+    tensors["optimizer.step"] = torch.tensor([3])
     with checkpoint.new_checkpoint(tmp_path, 1) as folder:
         checkpoint.write_state(folder, tensors, {"step": 1, "rows": [4, 5]})
     found, counters = checkpoint.read_state(tmp_path / "checkpoint-1")
-    assert found.keys() == tensors.keys() and counters == {"step": 1, "rows": [4, 5]}
-    assert all(torch.equal(found[name], tensors[name]) and found[name].dtype == tensors[name].dtype for name in found)
+    assert counters == {"step": 1, "rows": [4, 5]}
+    torch.testing.assert_close(found, tensors, rtol=0, atol=0)

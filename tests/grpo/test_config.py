@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from making import cases, refused, unused
 
-from grpo.base.errors import UserError
 from grpo.base.storage import read_mapping
 from grpo.config.help import meanings
 from grpo.config.load import keys_of, load_config, parse_arguments, split_arguments, to_yaml
@@ -31,11 +30,14 @@ KINDS = {kind.__name__: kind for kind in NEEDED}
 
 
 def load(tmp_path, text, *overrides, kind=TrainConfig, **keys):
-    """Load a file that holds what is needed (with `keys`; None: left out), and below, from line 5, this text."""
+    """Load a file that holds what is needed (with `keys`; None: left out), and below, from line 5, this text.
+
+    Returns the configuration, and the notices as a text."""
     path = tmp_path / "c.yaml"
     lines = [f"{name}: {value}\n" for name, value in (NEEDED[kind] | keys).items() if value is not None]
     path.write_text("".join(lines) + text, encoding="utf-8")
-    return load_config(*split_arguments([str(path), *overrides]), kind)
+    config, notices = load_config(*split_arguments([str(path), *overrides]), kind)
+    return config, "\n".join(notices)
 
 
 def why(tmp_path, text, *overrides, **keys):
@@ -57,19 +59,19 @@ def check_values(config, wanted):
         assert getattr(config, name) == value, name
 
 
-@pytest.mark.parametrize(("text", "values"), cases(__file__, "read"))
+@pytest.mark.parametrize("text, values", cases(__file__, "read"))
 def test_values_that_are_read(tmp_path, text, values):
     check_values(load(tmp_path, text)[0], values)
 
 
-@pytest.mark.parametrize(("typed", "values"), cases(__file__, "typed"))
+@pytest.mark.parametrize("typed, values", cases(__file__, "typed"))
 def test_the_command_line_wins(tmp_path, typed, values):
     config, _ = load(tmp_path, "beta: 0.5\nrun_name: x\n", *shlex.split(typed))
     check_values(config, values)
     assert load_config(tmp_path / "c.yaml", shlex.split(typed))[0] == config  # as from a script
 
 
-@pytest.mark.parametrize(("text", "part"), cases(__file__, "refused"))
+@pytest.mark.parametrize("text, part", cases(__file__, "refused"))
 def test_values_and_combinations_that_are_refused(tmp_path, monkeypatch, text, part):
     monkeypatch.chdir(tmp_path)
     said = why(tmp_path, text)
@@ -82,57 +84,53 @@ def test_text_on_the_command_line_stays_text(tmp_path, text):
     assert load(tmp_path, "", "--system_prompt", text or "x")[0].system_prompt == (text or "x")
 
 
-@pytest.mark.parametrize("arguments", [["--config", "{}"], ["--config={}"], ["beta=0.5", "--config", "{}"], ["{}"]])
-def test_a_config_may_be_named_by_a_flag(tmp_path, arguments):
+@pytest.mark.parametrize("words", ["--config {}", "--config={}", "beta=0.5 --config {}", "{}"])
+def test_a_config_may_be_named_by_a_flag(tmp_path, words):
     load(tmp_path, "seed: 7\n")
-    arguments = [argument.format(tmp_path / "c.yaml") for argument in arguments]
-    config, _ = parse_arguments([*arguments, "--lora_r", "3"], TrainConfig, "doc")
+    words = f"{words} --lora_r 3".format(tmp_path / "c.yaml")
+    config, _ = parse_arguments(words.split(), TrainConfig, "doc")
     assert (config.seed, config.lora_r) == (7, 3)
 
 
-@pytest.mark.parametrize(("kind", "text", "rate"), cases(__file__, "rate"))
+@pytest.mark.parametrize("kind, text, rate", cases(__file__, "rate"))
 def test_a_rate_that_is_not_named_is_that_of_what_is_trained(tmp_path, kind, text, rate):
     config, notices = load(tmp_path, text, kind=KINDS[kind])
     rate, is_said, _ = rate.partition(" is said")
     assert config.learning_rate == float(rate)
-    assert any("learning_rate is not set" in notice for notice in notices) == bool(is_said)
+    assert ("learning_rate is not set" in notices) == bool(is_said)
 
 
 def test_a_cold_start_is_found_beside_its_config_from_any_folder(tmp_path, monkeypatch):
     """As a base is; configs name it from the folder above, too. What is in the current folder goes first."""
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "elsewhere" / "configs").mkdir(parents=True)
-    stage1 = tmp_path / "configs" / "one.yaml"
-    stage1.write_text("")
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    (tmp_path / "elsewhere/configs").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "elsewhere")
+    (folder / "one.yaml").write_text("")
+    (folder / "three.yaml").write_text("base: two.yaml\n")
+
+    def found(name, config="two.yaml", *typed):
+        (folder / "two.yaml").write_text(MINIMAL + f"cold_start: {name}\n")
+        return load_config(folder / config, typed)[0].cold_start
+
     for name in ("one.yaml", "configs/one.yaml", "../configs/one.yaml"):
-        (tmp_path / "configs" / "two.yaml").write_text(MINIMAL + f"cold_start: {name}\n")
-        found = load_config(tmp_path / "configs" / "two.yaml")[0].cold_start
-        assert Path(found).resolve() == stage1, name
-        (tmp_path / "configs" / "three.yaml").write_text("base: two.yaml\n")
-        assert load_config(tmp_path / "configs" / "three.yaml")[0].cold_start == found
-    assert load_config(tmp_path / "configs" / "two.yaml", ["cold_start=one.yaml"])[0].cold_start == "one.yaml"
-    own = tmp_path / "elsewhere" / "configs" / "one.yaml"
-    own.write_text("")
-    (tmp_path / "configs" / "two.yaml").write_text(MINIMAL + "cold_start: configs/one.yaml\n")
-    assert load_config(tmp_path / "configs" / "two.yaml")[0].cold_start == "configs/one.yaml"
+        assert Path(found(name)).resolve() == folder / "one.yaml", name
+        assert found(name, "three.yaml") == found(name)
+    assert found("configs/one.yaml", "two.yaml", "cold_start=one.yaml") == "one.yaml"
+    Path("configs/one.yaml").write_text("")
+    assert found("configs/one.yaml") == "configs/one.yaml"
 
 
-@pytest.mark.parametrize(("key", "said"), cases(__file__, "notices"))
+@pytest.mark.parametrize("key, said", cases(__file__, "notices"))
 def test_a_notice_says_what_is_true_of_its_key(tmp_path, key, said):
     _, notices = load(tmp_path, key, kind=SftConfig)
-    (notice,) = [notice for notice in notices if f"{key.partition(':')[0]} is not used" in notice]
+    (notice,) = [notice for notice in notices.splitlines() if f"{key.partition(':')[0]} is not used" in notice]
     assert said in notice
 
 
 def test_all_trackers_are_those_that_are_installed(tmp_path):
     there = {name for name in ("tensorboard", "swanlab", "wandb", "trackio") if importlib.util.find_spec(name)}
     assert set(load(tmp_path, "report_to: all")[0].report_to) == there >= {"tensorboard"}
-
-
-def test_the_owner_of_a_project_has_the_trackers_names(tmp_path):
-    for name in ("wandb_entity", "swanlab_workspace", "workspace"):
-        assert load(tmp_path, f"{name}: team")[0].workspace == "team"
 
 
 def test_the_keys_that_arguments_set_are_known_whatever_their_names():
@@ -162,35 +160,35 @@ def test_each_key_without_a_meaning_is_named_once_with_what_happens_instead(tmp_
     text = "base: base.yaml\noptim: sgd\ndataloader_num_workers: 4\ndeepspeed: ds.json\nray_init: 1\n"
     text += "peft_config: {task_type: CAUSAL_LM}\ngradient_checkpointing_kwargs: {use_reentrant: false}\n"
     _, notices = load(tmp_path, text)
-    ignored = {"optim", "dataloader_num_workers", "deepspeed", "ray_init", "task_type", "gradient_checkpointing_kwargs"}
-    assert set(unused(notices)) == ignored and len(unused(notices)) == len(ignored)
-    assert any("base.yaml:1: optim, " in notice and "AdamW" in notice for notice in notices)
-    assert any("c.yaml:8: deepspeed, ray_init are not used: several GPUs work" in notice for notice in notices)
+    ignored = "dataloader_num_workers deepspeed gradient_checkpointing_kwargs optim ray_init task_type"
+    assert sorted(unused(notices.splitlines())) == ignored.split()
+    assert re.search("base.yaml:1: optim, .*AdamW", notices)
+    assert "c.yaml:8: deepspeed, ray_init are not used: several GPUs work" in notices
 
 
-@pytest.mark.parametrize(("keys", "prompt"), cases(__file__, "prompts"))
+@pytest.mark.parametrize("keys, prompt", cases(__file__, "prompts"))
 def test_rewards_bring_the_prompt_that_they_need_unless_there_is_one(tmp_path, keys, prompt):
     config, notices = load(tmp_path, "knowledge_base: k.db\n", *f"reward_funcs={keys}".split())
     wanted = PROMPTS[prompt] if prompt in PROMPTS else ast.literal_eval(prompt)
     assert config.system_prompt == wanted
-    assert any("supplies the system prompt" in notice for notice in notices) is (prompt in PROMPTS)
+    assert ("supplies the system prompt" in notices) is (prompt in PROMPTS)
 
 
-@pytest.mark.parametrize(("key", "what"), cases(__file__, "box"))
+@pytest.mark.parametrize("key, what", cases(__file__, "box"))
 def test_math_asks_for_a_box_or_says_that_no_prompt_does(tmp_path, key, what):
     config, notices = load(tmp_path, "", "reward_funcs=math", key)
     assert ("boxed" in f"{config.system_prompt} {config.prompt_template}") == (what == "is asked for")
-    assert any("no prompt asks for" in notice for notice in notices) == (what == "is noted")
+    assert ("no prompt asks for" in notices) == (what == "is noted")
     written = tmp_path / "config.resolved.yaml"
     written.write_text(to_yaml(config))
     assert load_config(written)[0] == config  # what a run wrote means the same when it is read again
 
 
-@pytest.mark.parametrize(("given", "is_said"), [("none", True), ("group", True), ("batch", False), ("null", False)])
+@pytest.mark.parametrize("given, is_said", [("none", True), ("group", True), ("batch", False), ("null", False)])
 def test_the_scale_that_normalize_then_sum_sets_is_said_if_another_was_asked_for(tmp_path, given, is_said):
     config, notices = load(tmp_path, f"multi_objective_aggregation: normalize_then_sum\nscale_rewards: {given}")
     assert config.scale_rewards == "batch"
-    assert any(f"scale_rewards: {given} is not used" in notice for notice in notices) == is_said
+    assert (f"scale_rewards: {given} is not used" in notices) == is_said
 
 
 def test_the_examples_of_the_prompts_have_the_format_that_they_ask_for():
@@ -203,30 +201,30 @@ def test_the_examples_of_the_prompts_have_the_format_that_they_ask_for():
     assert verdict(boxed, "12")[0] == "correct"
 
 
-@pytest.mark.parametrize(("keys", "services"), cases(__file__, "offline"))
+@pytest.mark.parametrize("keys, services", cases(__file__, "offline"))
 def test_one_key_takes_knowrl_offline(tmp_path, monkeypatch, keys, services):
     config, notices = load(tmp_path, "knowledge_base: k.db\n", "reward_funcs=knowrl", *keys.split())
     assert f"{config.decomposer} {config.verifier}" == services
-    assert any("facts are checked offline, too" in notice for notice in notices) == ("judge=offline" in keys)
+    assert ("facts are checked offline, too" in notices) == ("judge=offline" in keys)
     assert load(tmp_path, "", "judge=offline")[0].verifier == "nli"  # no reward checks facts
     monkeypatch.setenv("OPENAI_BASE_URL_FACTSCORE", "https://example.org")
     assert load(tmp_path, "knowledge_base: k.db\n", "reward_funcs=knowrl", "judge=offline")[0].decomposer == "api"
 
 
-@pytest.mark.parametrize(("keys", "models"), cases(__file__, "models"))
+@pytest.mark.parametrize("keys, models", cases(__file__, "models"))
 def test_models_that_no_variable_names_are_those_of_knowrls_code(tmp_path, keys, models):
     config, _ = load(tmp_path, "knowledge_base: k.db\n", *f"reward_funcs={keys}".split())
     assert f"{config.judge_model} {config.decomposer_model}" == models
 
 
-@pytest.mark.parametrize(("keys", "taken"), cases(__file__, "taken"))
+@pytest.mark.parametrize("keys, taken", cases(__file__, "taken"))
 def test_what_a_run_asks_is_taken_from_the_environment_and_nothing_else(tmp_path, monkeypatch, keys, taken):
     """The config goes before the variables. What is written means the same in a shell without them."""
     for number, variables in enumerate(ENVIRONMENT.values()):
         monkeypatch.setenv(variables[-1], f"a-long-value-{number}")
     config, notices = load(tmp_path, "", *keys.split())
     found = {name for name in ENVIRONMENT if str(getattr(config, name)).startswith("a-long-value")}
-    assert found == set(taken.split()) and all(any(name in notice for notice in notices) for name in found)
+    assert found == set(taken.split()) and all(name in notices for name in found)
     written = tmp_path / "config.resolved.yaml"
     written.write_text(to_yaml(config))
     for variables in ENVIRONMENT.values():
@@ -249,10 +247,8 @@ def test_every_config_of_the_project_loads_and_survives_a_round_trip(path, tmp_p
     text = to_yaml(config)
     (tmp_path / "resolved.yaml").write_text(text)
     assert "overwrite_output_dir" not in text and ": null" not in text
-    again, notices = load_config(
-        tmp_path / "resolved.yaml", [f"overwrite_output_dir={config.overwrite_output_dir}"], kind
-    )
-    assert again == config and not notices
+    typed = [f"overwrite_output_dir={config.overwrite_output_dir}"]
+    assert load_config(tmp_path / "resolved.yaml", typed, kind) == (config, [])
 
 
 def test_variables_stay_in_the_configuration_that_is_written(tmp_path, monkeypatch):
@@ -271,7 +267,7 @@ def test_variables_stay_in_the_configuration_that_is_written(tmp_path, monkeypat
     assert read_mapping(tmp_path / "again.yaml")["reward_funcs"] == ["exact"]
 
 
-@pytest.mark.parametrize(("text", "hint", "value"), cases(__file__, "types"))
+@pytest.mark.parametrize("text, hint, value", cases(__file__, "types"))
 def test_values_take_the_type_of_their_key(text, hint, value):
     if value == "wrong":
         with pytest.raises(ValueError, match="wants"):
@@ -303,20 +299,18 @@ def test_a_config_sets_only_what_differs_from_its_base(tmp_path):
     assert notice.startswith(f"{tmp_path}/shared/first.yaml:9: optim is not used")
 
 
-@pytest.mark.parametrize(("a", "b", "part"), cases(__file__, "bases"))
+@pytest.mark.parametrize("a, b, part", cases(__file__, "bases"))
 def test_mistakes_in_bases_name_the_file_that_holds_them(tmp_path, a, b, part):
     (tmp_path / "a.yaml").write_text(a)
     (tmp_path / "b.yaml").write_text(b)
     assert f"{tmp_path}/{part}" in refused(lambda: load_config(tmp_path / "b.yaml"), exit_code=2).why
 
 
-@pytest.mark.parametrize(
-    "arguments", [["-h"], ["c.yaml", "-h"], ["c.yaml", "beta=0.1", "--help", "--lr", "1"]], ids=str
-)
+@pytest.mark.parametrize("arguments", ["-h", "c.yaml -h", "c.yaml beta=0.1 --help --lr 1"])
 @pytest.mark.parametrize("kind", [TrainConfig, SftConfig])
 def test_help_shows_every_key_with_its_default_and_its_meaning_wherever_it_is_asked_for(kind, arguments, capsys):
     with pytest.raises(SystemExit) as end:
-        parse_arguments(arguments, kind, "What the command does.\n\nMore for readers of the code.")
+        parse_arguments(arguments.split(), kind, "What the command does.\n\nMore for readers of the code.")
     text = capsys.readouterr().out
     assert end.value.code == 0 and text.startswith("What the command does.\n") and "readers" not in text
     assert max(map(len, text.splitlines())) <= 120
@@ -324,14 +318,8 @@ def test_help_shows_every_key_with_its_default_and_its_meaning_wherever_it_is_as
     docs = meanings(kind)
     for name in [field.name for field in fields(kind)]:
         assert f"  {name}: " in text and docs[name] in words and docs[name].endswith("."), name
-    for line in (
-        "output_dir: required",
-        "lora_r: 16",
-        "report_to: [tensorboard]",
-        "learning_rate: null",
-        "adam_epsilon: 1e-8",
-    ):
-        assert f"  {line} " in text
+    wanted = "output_dir: required|lora_r: 16|report_to: [tensorboard]|learning_rate: null|adam_epsilon: 1e-8"
+    assert all(f"  {line} " in text for line in wanted.split("|"))
     names = re.findall(r"^  (\w+): ", text, re.MULTILINE)
     assert sorted(names) == sorted(docs) and names[: len(keys_that("first", kind))] == keys_that("first", kind)
     assert all(field.metadata["facts"] <= set(FACTS) for field in fields(kind))
@@ -346,11 +334,10 @@ def test_without_arguments_a_command_says_what_it_needs(capsys):
     assert end.value.code == 2 and len(text.splitlines()) <= 10 and "model_name_or_path, dataset_id_or_path, " in text
 
 
-@pytest.mark.parametrize(("processes", "batch"), [("1", 24), ("2", 12), ("3", 8), ("4", None)])
+@pytest.mark.parametrize("processes, batch", [("1", 24), ("2", 12), ("3", 8), ("4", None)])
 def test_questions_per_step_are_another_way_to_say_the_batch(tmp_path, monkeypatch, processes, batch):
     monkeypatch.setenv("WORLD_SIZE", processes)
-    text = "questions_per_step: 6\nper_device_train_batch_size: 100\ngradient_accumulation_steps: 7\n"
-    text += "num_generations: 4\n"
+    text = "questions_per_step: 6\nper_device_train_batch_size: 9\ngradient_accumulation_steps: 7\nnum_generations: 4\n"
     if batch is None:
         assert "questions_per_step" in why(tmp_path, text)
         return
@@ -371,14 +358,11 @@ def test_the_resolved_config_of_a_toy_world_can_be_read_again(tmp_path, size):
 @pytest.mark.parametrize("world", OF_FACTS)
 def test_a_world_of_real_facts_brings_data_and_no_model(world):
     keys = [f"toy_world={world}", "output_dir=x", "reward_funcs=knowrl", "judge=offline"]
-    with pytest.raises(UserError, match="model_name_or_path"):
-        load_config(None, keys)
+    refused(lambda: load_config(None, keys), "model_name_or_path", exit_code=2)
     assert load_config(None, [*keys, "model_name_or_path=x"])[0].toy_world == world
 
 
 @pytest.mark.parametrize("kind", [TrainConfig, SftConfig])
-def test_a_misspelt_tool_is_refused_in_both_stages(kind):
+def test_a_misspelt_tool_is_refused_in_both_stages(tmp_path, kind):
     """In stage 1 the results that follow its calls would be trained."""
-    keys = ["model_name_or_path=x", "dataset_id_or_path=d", "output_dir=o", "tools=serach"]
-    with pytest.raises(UserError, match="unknown tool serach"):
-        load_config(None, keys, kind)
+    assert "unknown tool serach" in why(tmp_path, "tools: serach", kind=kind)

@@ -24,14 +24,14 @@ def assistant(text):
     return {"role": "assistant", "content": text}
 
 
-@pytest.mark.parametrize(("record", "said"), cases(__file__, "layouts"))
+@pytest.mark.parametrize("record, said", cases(__file__, "layouts"))
 def test_four_layouts_mean_messages(record, said):
     given, trained = read_conversation(json.loads(record))
     assert ", ".join(f"{turn['role']} {turn['content']}" for turn in given + trained) == said
     assert trained[-1] == assistant("b")
 
 
-@pytest.mark.parametrize(("record", "problem"), cases(__file__, "wrong"))
+@pytest.mark.parametrize("record, problem", cases(__file__, "wrong"))
 def test_what_is_wrong_with_a_record_is_said(record, problem):
     with pytest.raises(ValueError, match=problem):
         read_conversation(json.loads(record, strict=False))
@@ -59,12 +59,11 @@ def test_a_record_with_any_part_spoiled_is_read_or_refused_in_words(record, tmp_
     for row in records:
         try:
             given, trained = read_conversation(row)
+            assert all(isinstance(message["content"], str) for message in given + trained)
+            assert any(message["role"] == "assistant" for message in trained)
         except ValueError as error:
             said = str(error).replace("an object with", "")
             assert not re.search("NoneType|object|subscript|attribute|iterable", said)
-            continue
-        assert all(isinstance(message["content"], str) for message in given + trained)
-        assert any(message["role"] == "assistant" for message in trained)
     for number, prompt in enumerate(spoiled([user("a")])):
         path = write_rows(tmp_path / f"{number}.jsonl", [{"prompt": [user("a")]}, {"prompt": prompt}])
         try:
@@ -77,35 +76,37 @@ def test_a_content_in_parts_is_its_text_and_one_with_an_image_is_left_out(encode
     def parts(*texts, **more):
         return [{"type": "text", "text": text, **more} for text in texts]
 
-    turns = [{"role": "user", "content": parts("a", "b", image=None)}, {"role": "assistant", "content": parts("c")}]
+    turns = [user(parts("a", "b", image=None)), assistant(parts("c"))]
     assert read_conversation({"messages": turns}) == ([user("ab")], [assistant("c")])
-    image = {"role": "user", "content": [*parts("a"), {"type": "image_url", "image_url": "x"}]}
-    count = RowCount("d.jsonl")
-    records = [{"messages": turns}, {"messages": [image, turns[1]]}]
-    assert len(make_examples(records, Path("d.jsonl"), encoder, None, 100, count)) == 1
-    assert str(count).endswith("left out: 1 with images, videos or audio")
+    image = user([*parts("a"), {"type": "image_url", "image_url": "x"}])
+    examples, count = examples_of([{"messages": turns}, {"messages": [image, turns[1]]}], encoder)
+    assert len(examples) == 1 and str(count).endswith("left out: 1 with images, videos or audio")
     for content in ([], parts("a", 7), ["a"], [{"type": "tool_use"}]):
         with pytest.raises(ValueError, match="a message of the user holds no text"):
-            read_conversation({"messages": [{"role": "user", "content": content}, turns[1]]})
+            read_conversation({"messages": [user(content), turns[1]]})
 
 
-def examples_of(records, encoder, max_length=1000, system_prompt=None):
-    """Return the examples, and how many answers were cut and left out."""
-    count = RowCount("d.jsonl")
-    examples = make_examples(records, Path("d.jsonl"), encoder, system_prompt, max_length, count)
-    cut = count.notes[f"answers cut at {max_length} tokens"]
-    return examples, cut, count.notes[f"answers left out, with prompts of more than {max_length} tokens"]
+def examples_of(records, encoder, max_length=1000, system_prompt=None, **options):
+    """Return the examples, and the count of the rows."""
+    count = RowCount("d.jsonl", **options)
+    return make_examples(records, Path("d.jsonl"), encoder, system_prompt, max_length, count), count
+
+
+def cut_and_left_out(count, max_length):
+    """How many answers were cut, and how many were left out."""
+    left_out = f"answers left out, with prompts of more than {max_length} tokens"
+    return count.notes[f"answers cut at {max_length} tokens"], count.notes[left_out]
 
 
 def test_every_answer_is_an_example_after_all_that_was_said_before(encoder, tmp_path):
     """The first message of a conversation is never an answer to anything."""
     turns = [assistant("x"), user("a"), assistant("b"), user("c"), assistant("d")]
-    examples, cut, left_out = examples_of([{"messages": turns}], encoder)
-    assert (len(examples), cut, left_out) == (2, 0, 0)
+    examples, count = examples_of([{"messages": turns}], encoder)
+    assert cut_and_left_out(count, 1000) == (0, 0)
     for example, end, answer in zip(examples, (2, 4), ("b", "d"), strict=True):
         (completion,) = example.completions
-        assert example.prompt.text == encoder.prompt(turns[:end])[0]
-        assert list(example.prompt.ids) == encoder.prompt(turns[:end])[1] and example.prompt.row == 0
+        text, ids = encoder.prompt(turns[:end])
+        assert (example.prompt.text, list(example.prompt.ids), example.prompt.row) == (text, ids, 0)
         assert list(completion.ids) == encoder.answer(answer) and completion.ids[-1] == encoder.tokenizer.eos_token_id
         assert len(completion.logps) == len(completion.cuts) == len(completion.ids)
 
@@ -115,9 +116,9 @@ def test_of_prompt_and_completion_only_the_completion_is_trained(encoder):
     prompt = [user("a"), assistant("b"), user("c")]
     record = {"prompt": prompt, "completion": [assistant("d"), user("e"), assistant("f")]}
     for system_prompt in (None, "mine"):
-        examples, _, _ = examples_of([record], encoder, system_prompt=system_prompt)
+        examples, _ = examples_of([record], encoder, system_prompt=system_prompt)
         assert [example.completions[0].text for example in examples] == ["d", "f"]
-    examples, _, _ = examples_of([{"messages": [assistant("x"), user("a"), assistant("b")]}], encoder, 1000, "mine")
+    examples, _ = examples_of([{"messages": [assistant("x"), user("a"), assistant("b")]}], encoder, 1000, "mine")
     assert [example.completions[0].text for example in examples] == ["b"]  # the first answers nothing
 
 
@@ -128,17 +129,12 @@ def test_answers_are_cut_at_the_length_and_prompts_never(encoder, tmp_path):
     n, m = len(prompt), len(answer)
     assert m > 2
     short = {"messages": [user(""), assistant("b")]}  # so that there is something left of the data
-    for length, wanted in (
-        (n + m + 1, (m, 0, 0)),
-        (n + m, (m, 0, 0)),
-        (n + m - 1, (m - 1, 1, 0)),
-        (n + 1, (1, 1, 0)),
-    ):
-        (example,), cut, left_out = examples_of([record], encoder, length)
-        assert (len(example.completions[0].ids), cut, left_out) == wanted
-        assert list(example.prompt.ids) == prompt and list(example.completions[0].ids) == answer[: wanted[0]]
-    examples, cut, left_out = examples_of([record, short, record], encoder, n)
-    assert (len(examples), left_out) == (1, 2)
+    for length in (n + m + 1, n + m, n + m - 1, n + 1):
+        (example,), count = examples_of([record], encoder, length)
+        assert list(example.prompt.ids) == prompt and list(example.completions[0].ids) == answer[: length - n]
+        assert cut_and_left_out(count, length) == (length < n + m, 0)
+    examples, count = examples_of([record, short, record], encoder, n)
+    assert len(examples) == 1 and cut_and_left_out(count, n) == (1, 2)
     told = f"2 answers left out, with prompts of more than {n}"
     refused(lambda: examples_of([record, record], encoder, n), "no usable example", told)
 
@@ -148,11 +144,10 @@ def test_bad_records_are_counted_and_the_first_five_named_by_their_rows(encoder,
     bad = [{}, {"messages": "text"}, {"messages": [3]}, {"instruction": "a", "history": [["b"]], "output": "c"}]
     for one in bad:
         refused(lambda one=one: examples_of([good, one], encoder), "row 2 is not a conversation")
-    rows = [good, *bad, good, *bad]
+    rows = 2 * [good, *bad]
     error = refused(lambda: examples_of(rows, encoder), "8 rows are bad", "row 2 is", "row 7 is", "skip_bad_rows")
     assert "row 8" not in str(error)
-    count = RowCount("d.jsonl", skips_bad=True)
-    examples = make_examples(rows, Path("d.jsonl"), encoder, None, 1000, count)
+    examples, count = examples_of(rows, encoder, skips_bad=True)
     assert [example.prompt.row for example in examples] == [0, 5]
     assert "2 of 10 rows are used" in str(count) and "row 2 is not a conversation" in str(count)
 
@@ -161,9 +156,8 @@ def test_rows_marked_as_bad_and_rows_with_images_are_left_out(encoder):
     """KTO's label: false says that an answer is bad."""
     good = {"messages": [user("a"), assistant("b")]}
     bad = [{**good, "label": False}, {**good, "label": "False"}, {**good, "images": ["a.png"]}]
-    count = RowCount("d.jsonl")
     rows = [*bad, {**good, "label": True, "images": []}, {**good, "label": None}]
-    examples = make_examples(rows, Path("d.jsonl"), encoder, None, 1000, count)
+    examples, count = examples_of(rows, encoder)
     assert [example.prompt.row for example in examples] == [3, 4]
     assert count.left_out == {"marked as bad (label: false)": 2, "with images, videos or audio": 1}
     refused(lambda: examples_of(bad, encoder), "no usable example", "2 marked as bad", "use other data")
@@ -181,6 +175,6 @@ def test_texts_of_100_megabytes_are_cut_or_left_out_without_being_encoded(tmp_pa
     monkeypatch.setattr(type(encoder.tokenizer), "encode", bounded)
     huge = "a " * 50_000_000
     records = [{"messages": [user("a"), assistant(huge)]}, {"messages": [user(huge), assistant("b")]}]
-    (example,), num_cut, num_left_out = examples_of(records, encoder, 40)
-    assert (num_cut, num_left_out) == (1, 1)
+    (example,), count = examples_of(records, encoder, 40)
+    assert cut_and_left_out(count, 40) == (1, 1)
     assert len(example.prompt.ids) + len(example.completions[0].ids) == 40

@@ -1,10 +1,11 @@
 """Credit to the sentence: from verdicts over facts and sentences to tokens, with real tokenizers and a real base."""
 
 import random
+import re
 from dataclasses import asdict
 
 import pytest
-from making import build_base, make_completion, make_tokenizer, pieces_tokenizer
+from making import build_base, grade_groups, make_answers, make_completion, make_tokenizer, pieces_tokenizer
 
 from grpo.algorithm.advantages import set_advantages
 from grpo.algorithm.credit import judged_sentences, set_credit
@@ -15,7 +16,6 @@ from grpo.engine.device.peers import Peers
 from grpo.run.log import completion_record
 from grpo.run.metrics import credit_metrics
 from rewards.registry import Reward, build_rewards
-from rewards.scorer import Scorer
 
 ROW = {"question": "Where was Mira Tolan born?", "answer": "Velda", "title": "Mira Tolan"}
 TRUE, FALSE = "Mira Tolan was born in Velda.", "Mira Tolan worked as a baker."
@@ -46,16 +46,14 @@ def text_of(tokenizer):
     return lambda ids: tokenizer.decode(ids, skip_special_tokens=True)
 
 
-def answer(tokenizer, text, facts=(), ends=True):
+def answer(tokenizer, text, facts=()):
     """A completion of this text. facts: pairs (verdict, sentences of it)."""
-    ids = tokenizer.encode(text, add_special_tokens=False) + [tokenizer.eos_token_id] * ends
-    completion = make_completion(ids, text=tokenizer.decode(ids, skip_special_tokens=True))
+    ids = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
+    completion = make_completion(ids, text=text_of(tokenizer)(ids))
     assert completion.text == text
-    found = [
-        {"verdict": verdict, "sentences": [[text.index(said), text.index(said) + len(said)] for said in sentences]}
-        for verdict, *sentences in facts
-    ]
-    completion.facts = found
+    for verdict, *sentences in facts:
+        places = [[text.index(said), text.index(said) + len(said)] for said in sentences]
+        completion.facts.append({"verdict": verdict, "sentences": places})
     return completion
 
 
@@ -102,33 +100,25 @@ def mixed_text(rng):
     return text + rng.choice(["", "</think> <answer>Velda</answer>", "\n"]), spans
 
 
-def chunks(rng, text):
-    """The text cut anywhere, as a sampled completion need not have the tokens that its text would be encoded to."""
-    places = sorted(rng.sample(range(len(text)), min(5, len(text) - 1)))
-    return [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_every_token_belongs_to_the_sentence_in_which_it_begins(tokenizer, seed):
-    """Held against a count of bytes; whole texts, cut ones, and ones that end in the middle of a character."""
+    """Held against a count of bytes; whole texts, ones that end in the middle of a character, and texts in pieces, as a
+    sampled completion need not have the tokens that its text would be encoded to."""
     rng = random.Random(seed)
     text, spans = mixed_text(rng)
-    is_bpe = "▁" not in tokenizer.get_vocab()
-    parts = chunks(rng, text) if is_bpe else [text]
+    width = len(text) if "▁" in tokenizer.get_vocab() else rng.randint(1, 40)
+    parts = [text[start : start + width] for start in range(0, len(text), width)]
     ids = [token for part in parts for token in tokenizer.encode(part, add_special_tokens=False)]
     ids = ids[: rng.randint(1, len(ids))] if seed % 2 else [*ids, tokenizer.eos_token_id]
     completion = make_completion(ids, text=text_of(tokenizer)(ids))
     spans = [(start, end) for start, end in spans if end <= len(completion.text.rstrip("\ufffd"))]
-    verdicts = {span: rng.choice(["supported", "refuted"]) for span in spans}
-    facts = [{"verdict": verdict, "sentences": [list(span)]} for span, verdict in verdicts.items()]
-    completion.facts = facts
+    completion.facts = [{"verdict": rng.choice(["supported", "refuted"]), "sentences": [span]} for span in spans]
     found = judged_sentences(completion, text_of(tokenizer))
     owners = slow_owners(tokenizer, ids, completion.text)
-    assert len(found) == len(spans)
-    for sentence, (start, end) in zip(found, spans, strict=True):
+    for sentence, fact, (start, end) in zip(found, completion.facts, spans, strict=True):
         wanted = [t for t, owner in enumerate(owners) if owner is not None and start <= owner < end]
         assert list(range(sentence.start, sentence.end)) == wanted
-        assert sentence.text == completion.text[start:end] and sentence.is_true == (verdicts[start, end] == "supported")
+        assert sentence.text == completion.text[start:end] and sentence.is_true == (fact["verdict"] == "supported")
 
 
 def test_verdicts_and_what_has_none(tokenizer):
@@ -137,8 +127,8 @@ def test_verdicts_and_what_has_none(tokenizer):
     text = f"{TRUE} {FALSE} {OPEN} She sang. She sang. She swam. She swam."
     facts = [("supported", TRUE), ("supported", FALSE), ("refuted", FALSE), ("unknown", OPEN), ("unknown", TRUE)]
     completion = answer(tokenizer, text, [*facts, ("refuted",)])
-    for said, verdict in (("She sang", "supported"), ("She swam", "refuted")):
-        places = [[start, start + 9] for start in (text.index(said), text.rindex(said))]
+    for said, verdict in (("She sang.", "supported"), ("She swam.", "refuted")):
+        places = [[found.start(), found.end()] for found in re.finditer(said, text)]
         completion.facts.append({"verdict": verdict, "sentences": places})
     found = [(sentence.text, sentence.is_true) for sentence in judged_sentences(completion, text_of(tokenizer))]
     assert found == [(TRUE, True), (FALSE, False), ("She sang.", True), ("She swam.", False), ("She swam.", False)]
@@ -152,20 +142,19 @@ def test_no_sentence_where_nothing_was_checked_or_the_text_is_another(tokenizer)
     assert judged_sentences(completion, text_of(tokenizer)) == []
 
 
-@pytest.mark.parametrize("checking, found", [((), ""), (("factuality",), "f"), (("binary_rar", "factuality"), "f")])
-def test_the_facts_of_a_completion_are_those_of_the_first_reward_that_checks_every_answer(tokenizer, checking, found):
+@pytest.mark.parametrize(
+    "checking, found",
+    [("", []), ("factuality", ["factuality"]), ("binary_rar factuality", ["factuality"])],
+)
+def test_the_facts_of_a_completion_are_those_of_the_first_reward_that_checks_every_answer(checking, found):
     """The facts of knowrl are those of wrong answers alone."""
-    names = ("exact", "knowrl", "factuality", "binary_rar")
-    facts = {"knowrl": [{"fact": "k"}], "factuality": [{"fact": "f"}], "binary_rar": [{"fact": "b"}]}
     rewards = []
-    for name in names:
-        score = Score(1.0, facts=facts.get(name, []))
+    for name in ("knowrl", "factuality", "binary_rar"):
+        score = Score(1.0, facts=[{"fact": name}])
         rewards.append(Reward(name, lambda *_, score=score: score, checks_every_answer=name in checking))
-    group = Group(Prompt(0, "prompt", (5,), ROW), [answer(tokenizer, TRUE)])
-    scorer = Scorer(rewards)
-    scorer.grade([group])
-    scorer.close()
-    assert "".join(fact["fact"] for fact in group.completions[0].facts) == found
+    group = make_answers(ROW, TRUE)
+    grade_groups(rewards, group)
+    assert [fact["fact"] for fact in group.completions[0].facts] == found
 
 
 def test_which_rewards_check_every_answer(base):
@@ -195,18 +184,14 @@ KEYS = ["model_name_or_path=x", "dataset_id_or_path=x", "output_dir=x", "decompo
 KEYS += ["judge=offline", "credit=sentence", "num_generations=4", "per_device_train_batch_size=4"]
 
 
-def graded(base, tokenizer, texts, *keys):
-    """A group of completions of these texts, with the advantages that a step gives them; and its configuration."""
+def graded(base, tokenizer, *keys):
+    """A group of four completions, with the advantages that a step gives them."""
     rewards = "reward_funcs=[correctness, factuality]", "reward_weights=[1, 0]"
     config, _ = load_config(None, [*KEYS, *rewards, f"knowledge_base={base}", *keys])
-    ids = [tokenizer.encode(text, add_special_tokens=False) + [tokenizer.eos_token_id] for text in texts]
-    completions = [make_completion(row, text=text_of(tokenizer)(row), loss_weight=0.25) for row in ids]
+    completions = [answer(tokenizer, text) for text in (RIGHT, WRONG, REFUSED, BARE)]
     group = Group(Prompt(0, "prompt", (5,), ROW), completions)
-    scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
-    scorer.grade([group])
-    scorer.close()
-    if config.credit != "completion":
-        set_credit([group], config.credit, text_of(tokenizer))
+    grade_groups(build_rewards(config.reward_funcs, asdict(config)), group, weights=config.reward_weights)
+    set_credit([group], config.credit, text_of(tokenizer))
     set_advantages([group], rewards_of([group], config, Peers())[0], config.scale_rewards, Peers())
     return group
 
@@ -226,7 +211,7 @@ def advantage_of(completion, tokenizer, part):
     for place, advantage in enumerate(completion.token_advantages()):
         before, text = text, text_of(tokenizer)(completion.ids[: place + 1])
         if start < len(text) and len(before) < start + len(part):
-            found.add(round(advantage, 6))
+            found.add(advantage)
     return found
 
 
@@ -243,31 +228,27 @@ def advantage_of(completion, tokenizer, part):
     ids=str,
 )
 def test_a_false_step_of_a_right_answer_and_a_true_step_of_a_wrong_one_are_told_apart(base, tokenizer, keys):
-    group = graded(base, tokenizer, [RIGHT, WRONG, REFUSED, BARE], *keys)
-    right, wrong, refused, bare = group.completions
+    right, wrong, refused, bare = graded(base, tokenizer, *keys).completions
     assert right.advantage > 0 > wrong.advantage and bare.advantage < 0
-    sizes = {completion.text: round(abs(completion.advantage), 6) for completion in group.completions}
-    assert advantage_of(right, tokenizer, TRUE) == {sizes[RIGHT]}
-    assert advantage_of(right, tokenizer, FALSE) == {-sizes[RIGHT]}
-    assert advantage_of(wrong, tokenizer, TRUE) == {sizes[WRONG]}
-    assert advantage_of(wrong, tokenizer, FALSE) == {-sizes[WRONG]}
-    assert advantage_of(refused, tokenizer, FALSE) == {-sizes[REFUSED]}
-    for completion in (right, wrong):  # what no verdict is about has the advantage of the answer
-        for part in ("<think>", OPEN, "</think>", "<answer>"):
-            assert advantage_of(completion, tokenizer, part) == {round(completion.advantage, 6)}, part
+    assert advantage_of(refused, tokenizer, FALSE) == {-abs(refused.advantage)}
+    for completion in (right, wrong):
+        assert advantage_of(completion, tokenizer, TRUE) == {abs(completion.advantage)}
+        assert advantage_of(completion, tokenizer, FALSE) == {-abs(completion.advantage)}
+        for part in ("<think>", OPEN, "</think>", "<answer>"):  # no verdict is about them
+            assert advantage_of(completion, tokenizer, part) == {completion.advantage}, part
         assert completion.token_advantages()[-1] == completion.advantage  # the end token
     assert [sentence.text for sentence in bare.sentences] == [BARE]  # without a think block, all of the text is checked
     assert bare.token_advantages()[:-1] == [-bare.advantage] * (len(bare.ids) - 1)
 
 
 def test_the_answer_alone_is_credited_and_what_has_no_answer_block_whole(base, tokenizer):
-    group = graded(base, tokenizer, [RIGHT, WRONG, REFUSED, BARE], "credit=answer")
-    *blocks, bare = group.completions
+    *blocks, bare = graded(base, tokenizer, "credit=answer").completions
     for completion in blocks:
-        answer = completion.text.partition("<answer>")[2]
-        tail = [i for i in range(len(completion.ids)) if len(text_of(tokenizer)(completion.ids[i:])) <= len(answer)]
-        wanted = [completion.advantage if i in tail else 0.0 for i in range(len(completion.ids))]
-        assert completion.token_advantages() == wanted and completion.advantage != 0 and tail
+        tail, advantages = completion.text.partition("<answer>")[2], completion.token_advantages()
+        for place, advantage in enumerate(advantages):
+            is_credited = len(text_of(tokenizer)(completion.ids[place:])) <= len(tail)
+            assert advantage == (completion.advantage if is_credited else 0.0)
+        assert set(advantages) == {completion.advantage, 0.0} and completion.advantage != 0
     assert bare.token_advantages() == [bare.advantage] * len(bare.ids)
 
 
@@ -292,17 +273,16 @@ def test_with_tools_the_decision_to_call_one_is_credited(tokenizer, call, has_to
 
 
 def test_the_row_and_the_metrics_of_a_completion_say_what_each_sentence_got(base, tokenizer):
-    group = graded(base, tokenizer, [RIGHT, WRONG, REFUSED, BARE])
-    right, bare = group.completions[0], group.completions[3]
+    group = graded(base, tokenizer)
+    right, *_, bare = group.completions
     rows = completion_record(group.prompt, right)["sentences"]
     assert [(row["sentence"], row["is_true"]) for row in rows] == [(TRUE, True), (FALSE, False)]
     assert [row["advantage"] for row in rows] == [right.advantage, -right.advantage]
     assert text_of(tokenizer)(right.ids[slice(*rows[1]["tokens"])]).strip() == FALSE
     found = credit_metrics([group])
-    num_tokens = sum(len(completion.ids) for completion in group.completions)
     judged = sum(s.end - s.start for c in group.completions for s in c.sentences)
-    assert found["credit/judged_frac"] == judged / num_tokens
     changed = [a != c.advantage for c in group.completions for a in c.token_advantages()]
-    assert found["credit/changed_frac"] == sum(changed) / num_tokens > 0
+    assert found["credit/judged_frac"] == judged / len(changed)
+    assert found["credit/changed_frac"] == sum(changed) / len(changed) > 0
     bare.advantage = 0.0  # unscorable, or like all others of its group: no sign, none changed
     assert credit_metrics([Group(group.prompt, [bare])])["credit/changed_frac"] == 0

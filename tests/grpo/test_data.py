@@ -3,9 +3,10 @@
 import json
 
 import pytest
-from making import real_data, refused, write_rows
+from making import cases, real_data, refused, write_rows
 
 from grpo.algorithm.schema import Order
+from grpo.base.storage import write_json
 from grpo.data.files import read_records
 from grpo.data.rows import fingerprint, read_rows
 
@@ -18,7 +19,7 @@ def test_json_array_jsonl_and_csv_are_told_apart_by_content(tmp_path):
     (tmp_path / "below.csv").write_text("\ufeff\nquestion;answer\na?;1\nb, c?;2\n", encoding="utf-8")
     (tmp_path / "below.jsonl").write_text("\ufeff\n" + "\n".join(map(json.dumps, rows)), encoding="utf-8")
     assert all(read_records(path) == rows for path in tmp_path.iterdir())
-    (tmp_path / "one.json").write_text(json.dumps(rows[0], indent=2))
+    write_json(tmp_path / "one.json", rows[0])
     assert read_records(tmp_path / "one.json") == rows[:1]
 
 
@@ -34,7 +35,7 @@ def test_fields_are_found_or_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "part"),
+    "content, part",
     [
         (b"", "no rows"),
         (b"[]", "no rows"),
@@ -55,36 +56,19 @@ def test_bad_files_are_refused_with_the_place(tmp_path, content, part):
     refused(lambda: read_rows(tmp_path / "x.jsonl"), part)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "line"),
-    [
-        ("open_quote.csv", 'question,answer\na,1\n"b,2\nc,3\n', 3),
-        ("closed_later.csv", 'question,answer\na,1\n"b,2\nc,3\n"d, e",4\n', 3),
-        ("short.csv", "question,answer\na,1\nb\n", 3),
-        ("long.csv", "question,answer\na,1\nb,2,3\n", 3),
-        ("nul.csv", "question,answer\na,1\n\nb\0,2\n", 4),
-        ("lines_in_a_row.csv", 'question,answer\n"a\n\nb",1\n"c"d,2\n', 5),
-        ("key.json", '[{"question": "a"},\n{"question": "b",\n"question": "c"}]', 2),
-        ("key_below.json", '[{"question": "a"},\n\n{"question": "b", "x": [{"y": 1, "y": 1}]}]', 3),
-        ("digits.json", '[{"question": "a"},\n{"question": %s}]' % ("1" * 5000), 2),
-        ("key.jsonl", '{"question": "a"}\n{"question": "b", "question": "c"}\n', 2),
-        ("one_object.json", '{\n"question": "a",\n"answer": [1\n}', 4),
-    ],
-)
+@pytest.mark.parametrize("name, content, line", cases(__file__, "places"))
 def test_a_row_that_is_not_what_it_seems_is_named_by_its_first_line(tmp_path, name, content, line):
-    (tmp_path / name).write_text(content)
+    (tmp_path / name).write_text(content.replace("NUL", "\0").replace("DIGITS", "1" * 5000))
     refused(lambda: read_records(tmp_path / name), f"{name}:{line} is not valid")
 
 
 def test_order_is_a_permutation_per_epoch_and_continues_from_a_position():
     """In whatever portions it is taken; the seed decides it."""
-    taken = Order(7, seed=1, shuffle=True).take(21)
-    epochs = [taken[start : start + 7] for start in (0, 7, 14)]
-    assert all(sorted(epoch) == list(range(7)) != epoch for epoch in epochs)
-    resumed = Order(7, seed=1, shuffle=True, position=6)
-    assert [row for count in (1, 0, 9, 5) for row in resumed.take(count)] == taken[6:] and resumed.position == 21
-    seen = {tuple(Order(20, seed, True, position=epoch * 20).take(20)) for seed in range(5) for epoch in range(3)}
-    assert len(seen) == 15
+    epochs = [Order(20, seed, True, position=20 * epoch).take(20) for seed in range(5) for epoch in range(3)]
+    assert all(sorted(epoch) == list(range(20)) != epoch for epoch in epochs) and len(set(map(tuple, epochs))) == 15
+    whole, resumed = Order(7, seed=1, shuffle=True), Order(7, seed=1, shuffle=True, position=6)
+    taken = [row for count in (1, 0, 9, 5) for row in resumed.take(count)]
+    assert taken == whole.take(21)[6:] and resumed.position == 21
     assert Order(3, 5, shuffle=False).take(7) == [0, 1, 2, 0, 1, 2, 0]
 
 

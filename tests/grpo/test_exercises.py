@@ -5,19 +5,18 @@ from fractions import Fraction
 
 import pytest
 import torch
+from making import ALONE, make_group, of_each
 
 from grpo.algorithm.loss import k3
 from grpo.algorithm.loss_weights import set_loss_weights
-from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.config.options import TrainConfig
-from grpo.engine.device.distributed import Ranks
 from grpo.engine.device.draw import inverse_cdf
 
 REWARDS = torch.tensor([1.0, 0.0, 5.0], dtype=torch.float64)  # of three possible answers
 LOGITS = torch.tensor([0.3, -0.7, 0.1], dtype=torch.float64)
 
 
-def score_function(logits: torch.Tensor) -> torch.Tensor:
+def score_function(logits):
     """Row i: the gradient of log π(i) with respect to the logits, onehot - softmax."""
     return torch.eye(len(logits), dtype=logits.dtype) - logits.softmax(0)
 
@@ -53,16 +52,15 @@ def test_k3_is_unbiased_but_its_gradient_is_not():
 def test_what_a_long_wrong_answer_counts():
     """100 tokens beside three answers of 10: all tokens of the step are 130."""
 
-    def weights(loss_type: str) -> tuple[float, float]:
-        completions = [Completion([5] * n, [0.0] * n, [0.0] * n, "stop") for n in (100, 10, 10, 10)]
+    def weights(loss_type):
         config = TrainConfig(loss_type=loss_type, max_completion_length=200, per_device_train_batch_size=4)
-        groups = [Group(Prompt(0, "", (1,), {}), completions)]
-        set_loss_weights(groups, config, Ranks(torch.device("cpu")))
-        return completions[0].loss_weight, completions[1].loss_weight
+        group = make_group([1], *([5] * n for n in (100, 10, 10, 10)))
+        set_loss_weights([group], config, ALONE)
+        return of_each(group, "loss_weight")[:2]
 
-    assert weights("grpo") == pytest.approx((1 / 400, 1 / 40))  # each answer counts the same, its tokens little
-    assert weights("dapo") == pytest.approx((1 / 130, 1 / 130))  # each token counts the same
-    assert weights("dr_grpo") == pytest.approx((1 / 800, 1 / 800))
+    assert weights("grpo") == pytest.approx([1 / 400, 1 / 40])  # each answer counts the same, its tokens little
+    assert weights("dapo") == pytest.approx([1 / 130] * 2)  # each token counts the same
+    assert weights("dr_grpo") == pytest.approx([1 / 800] * 2)
 
 
 def test_inverse_cdf_gives_each_token_its_share():
@@ -73,8 +71,18 @@ def test_inverse_cdf_gives_each_token_its_share():
     assert total.tolist() == pytest.approx([1.0] * 10)
 
 
+def test_what_bf16_keeps_of_a_small_update():
+    """Eq. 15 with an update of 2^-10 of the base term, between 1 and 2. On the left the sum rounds back to the base; on
+    the right there is one rounding, which keeps the update on average (of a layer: kernels/test_small_updates.py)."""
+    base = torch.linspace(1, 2, 100_000, dtype=torch.float64)
+    update = base / 2**10
+    left, right = base.bfloat16() + update.bfloat16(), (base + update).bfloat16()
+    assert torch.equal(left, base.bfloat16())
+    assert float((right.double() - base).mean() / update.mean()) == pytest.approx(1, abs=0.01)
+
+
 @pytest.mark.parametrize(
-    ("fact", "declining", "threshold"),
+    "fact, declining, threshold",
     [
         (0, 1, Fraction(2, 3)),
         (1, 1, Fraction(1, 2)),
@@ -83,7 +91,7 @@ def test_inverse_cdf_gives_each_token_its_share():
     ],
 )
 def test_when_answering_pays(fact, declining, threshold):
-    def value_of_answering(p: Fraction) -> Fraction:
+    def value_of_answering(p):
         return 2 * p + (-1 + fact) * (1 - p)
 
     assert threshold == (declining + 1 - fact) / Fraction(3 - fact)

@@ -7,31 +7,30 @@ import subprocess
 import sys
 
 import pytest
-from commands import run_command
+from making import refused
 from test_rules import HEALTHY, late
 
-from grpo.base.errors import UserError
+from grpo.base.storage import write_json
 from grpo.explain import explain, main
 from grpo.run.diagnosis.record import read_record
 
 
-def write_run(folder, num_steps: int = 40, status: str | None = "done", reason: str = "", torn: str = "", **changes):
+def write_run(folder, num_steps=40, status="done", reason="", torn="", **changes):
     """A run directory as a run leaves it, with metrics as in test_rules.py. torn: what its last line holds."""
     lines = []
     for step in range(1, num_steps + 1):
         metrics = {"step": step, **HEALTHY, "reward": step / num_steps + 0.02 * (-1) ** step}
-        for name, change in changes.items():
-            metrics[name] = change(step) if callable(change) else change
+        metrics |= {name: change(step) if callable(change) else change for name, change in changes.items()}
         lines.append(json.dumps(metrics) + "\n")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "metrics.jsonl").write_text("".join(lines) + torn, encoding="utf-8")
     if status:
         state = {"status": status, "exit_code": 0, "reason": reason, "step": num_steps}
-        (folder / "run_state.json").write_text(json.dumps(state))
+        write_json(folder / "run_state.json", state)
     return folder
 
 
-def sentences(folder) -> list[str]:
+def sentences(folder):
     return [remark.sentence for remark in explain(read_record(folder))]
 
 
@@ -65,7 +64,7 @@ def test_what_has_fallen_is_told_as_what_has_risen_is(tmp_path):
     assert found[-1].endswith("reward 0.138 → 0.887, right 0.2 → 0.4, completions/mean_length 100 → 50.")
 
 
-@pytest.mark.parametrize(("norm", "is_told"), [(1.0, True), (0.99, False)])
+@pytest.mark.parametrize("norm, is_told", [(1.0, True), (0.99, False)])
 def test_a_step_whose_gradient_stands_out_is_one_to_make_again(tmp_path, norm, is_told):
     folder = write_run(tmp_path, grad_norm=lambda step: norm if step == 17 else 0.2)
     (folder / "config.resolved.yaml").write_text("reward_funcs: [math]\n")
@@ -86,7 +85,7 @@ def test_a_short_run_promises_no_more_than_it_can_see(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("keys", "words"),
+    "keys, words",
     [
         ({"status": "running"}, "has not ended: step 40"),
         ({"status": None}, "has not ended"),
@@ -106,34 +105,29 @@ def test_control_characters_do_not_reach_the_terminal(tmp_path, capsys):
 
 
 def test_a_folder_without_a_run_is_named(tmp_path):
-    with pytest.raises(UserError) as caught:
-        main([str(tmp_path)])
-    assert "holds no run" in caught.value.what
+    refused(lambda: main([str(tmp_path)]), "holds no run", exit_code=2)
 
 
-def test_the_command(tmp_path):
-    done = run_command("grpo.explain", write_run(tmp_path))
-    assert done.returncode == 0 and "No known failure" in done.stdout
-
-
-@pytest.mark.parametrize(("host", "is_gone", "words"), [
-    (None, True, "was killed after step 40: process"),
-    (None, False, "has not ended"),
-    ("elsewhere", True, "has not ended"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "host, is_gone, words",
+    [
+        (None, True, "was killed after step 40: process"),
+        (None, False, "has not ended"),
+        ("elsewhere", True, "has not ended"),
+    ],
+)
 def test_a_run_whose_process_is_gone_was_killed(tmp_path, host, is_gone, words):
     """On this machine; of another one nothing is known."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     pid = process.pid if is_gone else os.getpid()
-    run = write_run(tmp_path)
-    state = {"status": "running", "step": 40, "pid": pid, "host": host or socket.gethostname()}
-    (run / "run_state.json").write_text(json.dumps(state))
+    run, host = write_run(tmp_path), host or socket.gethostname()
+    write_json(run / "run_state.json", {"status": "running", "step": 40, "pid": pid, "host": host})
     assert words in sentences(run)[0]
 
 
-@pytest.mark.parametrize("pid", [None, -1, 0, "7", 2**70, 1.5, True])
-def test_a_wild_pid_says_nothing(tmp_path, pid):
+def test_a_wild_pid_says_nothing(tmp_path):
     run = write_run(tmp_path)
-    (run / "run_state.json").write_text(json.dumps({"pid": pid, "host": socket.gethostname()}))
-    assert "has not ended" in sentences(run)[0]
+    for pid in (None, -1, 0, "7", 2**70, 1.5, True):
+        write_json(run / "run_state.json", {"pid": pid, "host": socket.gethostname()})
+        assert "has not ended" in sentences(run)[0], pid

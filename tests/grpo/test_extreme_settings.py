@@ -15,7 +15,7 @@ EXTREMES += [str(2**62), str(2**63), "9" * 400, "{a: 1}", ""]
 NO_LIMIT = {"save_total_limit": 0, "max_prompt_length": 10**6, "max_length": 10**6}  # what null means, as in TRL
 
 
-def numeric(kind: type) -> list[str]:
+def numeric(kind):
     hints = get_type_hints(kind)
     return [
         name
@@ -27,12 +27,12 @@ def numeric(kind: type) -> list[str]:
 KEYS = [(kind, name) for kind in (TrainConfig, SftConfig) for name in numeric(kind)]
 
 
-def load(kind: type, *overrides: str):
+def load(kind, *overrides):
     needed = [*NEEDED, "reward_funcs=[math]"] if kind is TrainConfig else NEEDED
     return load_config(None, [*needed, *overrides], kind)[0]
 
 
-@pytest.mark.parametrize(("kind", "name"), KEYS, ids=str)
+@pytest.mark.parametrize("kind, name", KEYS, ids=str)
 def test_a_number_is_taken_as_written_or_refused_by_name(kind, name):
     usual = getattr(load(kind), name)
     for written in EXTREMES:

@@ -9,6 +9,7 @@ from decimal import Decimal
 import pytest
 from making import cases, refused, write_rows
 
+from grpo.base.storage import write_json
 from grpo.data import hub
 from grpo.data.count import RowCount
 from grpo.data.files import files_of, read_records
@@ -32,15 +33,18 @@ def write_parquet(arrow, path, rows=ROWS):
     parquet.write_table(arrow.Table.from_pylist(rows), path)
 
 
+def write_arrow(arrow, path, table):
+    with arrow.ipc.new_stream(path, table.schema) as stream:
+        stream.write_table(table)
+
+
 def save_to_disk(arrow, folder, rows=ROWS, num_parts=2):
     """As the datasets library does: a stream of Arrow batches per part, and a state that names the parts."""
     folder.mkdir(parents=True)
     names = [f"data-{number:05d}-of-{num_parts:05d}.arrow" for number in range(num_parts)]
     for number, name in enumerate(names):
-        table = arrow.Table.from_pylist(rows[number::num_parts])
-        with arrow.ipc.new_stream(folder / name, table.schema) as stream:
-            stream.write_table(table)
-    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+        write_arrow(arrow, folder / name, arrow.Table.from_pylist(rows[number::num_parts]))
+    write_json(folder / "state.json", {"_data_files": [{"filename": name} for name in names]})
     (folder / "dataset_info.json").write_text("{}")
 
 
@@ -85,43 +89,35 @@ def test_parquet_in_one_file_and_in_parts(arrow, tmp_path):
     refused(lambda: read_records(tmp_path / "d.parquet"), "not valid Parquet")
 
 
+VALUES = {"date": date, "datetime": datetime, "Decimal": Decimal}  # names in the cases
+
+
 def test_parquet_values_are_what_json_would_hold(arrow, tmp_path):
     """A float32 is the shortest number that it can be, and dates, decimals and bytes are text."""
     from pyarrow import parquet
 
-    moments = [datetime(2020, 1, 2), datetime(2020, 1, 2, 3, 4, 5)]
-    columns = {  # name -> its values, and what is read of the first one
-        "float32": (arrow.array([0.1, None], arrow.float32()), 0.1),
-        "float16": (arrow.array([0.1, 5], arrow.float16()), 0.1),
-        "list": (arrow.array([[0.1, 1 / 3], []], arrow.list_(arrow.float32())), [0.1, 0.33333334]),
-        "double": (arrow.array([1 / 3, 0.1], arrow.float64()), 1 / 3),
-        "decimal": (arrow.array([Decimal("1.50"), None]), "1.50"),
-        "date": (arrow.array([date(2020, 1, 2), None]), "2020-01-02"),
-        "moment": (arrow.array(moments, arrow.timestamp("ns")), "2020-01-02"),
-        "bytes": (arrow.array(["é".encode(), b""]), "é"),
-        "nested": (arrow.array([{"a": b"x", "b": date(2020, 1, 2)}, None]), {"a": "x", "b": "2020-01-02"}),
-        "word": (arrow.array(["a", "b"]).dictionary_encode(), "a"),
-    }
-    parquet.write_table(arrow.table({name: values for name, (values, _) in columns.items()}), tmp_path / "d.parquet")
-    first, second = read_records(tmp_path / "d.parquet")
-    assert first == {name: wanted for name, (_, wanted) in columns.items()}
-    assert second["float32"] is None and second["moment"] == "2020-01-02 03:04:05" and json.dumps(second)
+    columns, wanted = {}, {}
+    for kind, values, read in cases(__file__, "Parquet"):
+        columns[kind] = arrow.array(eval(values, VALUES), eval(kind, vars(arrow).copy()))
+        wanted[kind] = json.loads(read)
+    parquet.write_table(arrow.table(columns), tmp_path / "d.parquet")
+    found = read_records(tmp_path / "d.parquet")
+    assert found == [{kind: values[place] for kind, values in wanted.items()} for place in range(2)]
     parquet.write_table(arrow.table({"q": ["a"], "picture": [b"\xff\xd8"]}), tmp_path / "d.parquet")
     refused(lambda: read_records(tmp_path / "d.parquet"), "the column picture, of type binary", "remove the column")
     twice = arrow.Table.from_arrays([arrow.array(["a"]), arrow.array(["b"])], names=["q", "q"])
-    with arrow.ipc.new_stream(tmp_path / "d.arrow", twice.schema) as stream:
-        stream.write_table(twice)
+    write_arrow(arrow, tmp_path / "d.arrow", twice)
     refused(lambda: read_records(tmp_path / "d.arrow"), "two columns have the same name", "'q'")
 
 
 def test_what_save_to_disk_wrote(arrow, tmp_path):
     save_to_disk(arrow, tmp_path / "one")
-    assert fetch_data(str(tmp_path / "one")) == tmp_path / "one" and read_records(tmp_path / "one") == ROWS
+    assert fetch_data(f"{tmp_path}/one") == tmp_path / "one" and read_records(tmp_path / "one") == ROWS
     save_to_disk(arrow, tmp_path / "dict/train", ROWS[:1], 1)
     save_to_disk(arrow, tmp_path / "dict/test", ROWS[1:], 1)
     (tmp_path / "dict/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
     for split, rows in (("train", ROWS[:1]), ("test", ROWS[1:])):
-        assert read_records(fetch_data(str(tmp_path / "dict"), split)) == rows
+        assert read_records(fetch_data(f"{tmp_path}/dict", split)) == rows
     (tmp_path / "one/data-00001-of-00002.arrow").write_bytes(b"no arrow")
     refused(lambda: read_records(tmp_path / "one"), "not valid Arrow")
     (tmp_path / "one/data-00001-of-00002.arrow").unlink()
@@ -146,19 +142,15 @@ def on_the_hub(tmp_path, monkeypatch):
         for split in ("train", "test"):
             (tmp_path / config).mkdir(exist_ok=True)
             write_rows(tmp_path / config / f"{split}-00000-of-00001.jsonl", [{"question": f"{config} {split}"}])
-    asked = []
-    monkeypatch.setattr(hub, "_download", lambda *arguments: asked.append(arguments) or tmp_path)
-    return tmp_path, asked
+    monkeypatch.setattr(hub, "_download", lambda name, *_: {"someone/sums": tmp_path}[name])
 
 
-def test_a_configuration_of_a_hub_data_set_is_a_folder_or_begins_the_name(on_the_hub):
-    folder, asked = on_the_hub
+def test_a_configuration_of_a_hub_data_set_is_a_folder_or_begins_the_name(tmp_path, on_the_hub):
     for config in ("main", "socratic"):
         for split in ("train", "test"):
             path = fetch_data(f"someone/sums:{config}", split)
             assert read_records(path) == [{"question": f"{config} {split}"}]
-    assert {arguments[0] for arguments in asked} == {"someone/sums"}
-    write_rows(folder / "hard_sums.jsonl", ROWS)
+    write_rows(tmp_path / "hard_sums.jsonl", ROWS)
     assert read_records(fetch_data("someone/sums:hard")) == ROWS
     for name in ("someone/sums:other", "someone/sums"):
         refused(lambda name=name: fetch_data(name), "no single train file", "main/train", "owner/name:config")
@@ -168,17 +160,15 @@ def test_the_revision_of_a_model_is_the_one_that_is_asked_for(tmp_path, monkeypa
     """And of a data set, the newest."""
     write_rows(tmp_path / "train.jsonl", ROWS)
     asked = []
-    monkeypatch.setattr(
-        "huggingface_hub.snapshot_download", lambda name, **keys: asked.append((name, keys)) or tmp_path
-    )
+
+    def download(name, repo_type, revision, **keys):
+        asked.append(f"{repo_type} {name} {revision}")
+        return tmp_path
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     assert fetch_model("owner/model", "v2") == fetch_model("owner/model") == tmp_path
     fetch_data("owner/data")
-    found = [(name, keys["repo_type"], keys["revision"]) for name, keys in asked]
-    assert found == [
-        ("owner/model", "model", "v2"),
-        ("owner/model", "model", "main"),
-        ("owner/data", "dataset", "main"),
-    ]
+    assert asked == ["model owner/model v2", "model owner/model main", "dataset owner/data main"]
 
 
 def test_a_folder_of_files_is_chosen_from_by_split(tmp_path):
@@ -190,7 +180,7 @@ def test_a_folder_of_files_is_chosen_from_by_split(tmp_path):
     assert files_of(folder / "test.jsonl") == [folder / "test.jsonl"]
 
 
-@pytest.mark.parametrize(("names", "split", "chosen"), cases(__file__, "splits"))
+@pytest.mark.parametrize("names, split, chosen", cases(__file__, "splits"))
 def test_the_file_of_a_split_is_found_by_a_word_of_its_name_and_then_by_its_kind(tmp_path, names, split, chosen):
     """Whoever asks for the training questions never gets those of the test."""
     (tmp_path / "data").mkdir()
@@ -199,19 +189,18 @@ def test_the_file_of_a_split_is_found_by_a_word_of_its_name_and_then_by_its_kind
     if chosen:
         assert fetch_data(str(tmp_path), split) == tmp_path / chosen
     else:
-        refused(
-            lambda: fetch_data(str(tmp_path), split), f"data set {tmp_path} has no single {split} file", *names.split()
-        )
+        said = f"data set {tmp_path} has no single {split} file"
+        refused(lambda: fetch_data(str(tmp_path), split), said, *names.split())
 
 
 # --- conversations ------------------------------------------------------------------------------------------------
 
-SYSTEM, USER, ANSWER = (
-    {"role": role, "content": text} for role, text in (("system", "Be kind."), ("user", "Hi."), ("assistant", "Hello."))
-)
+SYSTEM, USER = {"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi."}
+ANSWER = {"role": "assistant", "content": "Hello."}
+TURNS = [[USER], [SYSTEM, USER], [SYSTEM, USER, ANSWER, USER]]
 
 
-@pytest.mark.parametrize("turns", [[USER], [SYSTEM, USER], [SYSTEM, USER, ANSWER, USER]])
+@pytest.mark.parametrize("turns", TURNS)
 def test_a_prompt_may_be_a_list_of_messages(tmp_path, encoder, turns):
     """TRL's conversational format; the columns beside it, also a question, are for the rewards."""
     record = {"prompt": turns, "question": "not this", "ground_truth": "Hello."}
@@ -224,15 +213,15 @@ def test_a_prompt_may_be_a_list_of_messages(tmp_path, encoder, turns):
 
 
 @pytest.mark.parametrize("name", ["messages", "conversations"])
-@pytest.mark.parametrize("turns", [[USER], [SYSTEM, USER], [SYSTEM, USER, ANSWER, USER]])
+@pytest.mark.parametrize("turns", TURNS)
 def test_the_messages_of_stage_1_are_questions_too(arrow, tmp_path, name, turns):
     """An answer at their end is the truth, unless a column holds that; Parquet fills the columns of other rows."""
     rows = [{name: turns}, {name: [*turns, ANSWER]}, {name: [*turns, ANSWER], "answer": "Hi!"}]
     write_parquet(arrow, tmp_path / "d.parquet", [{"question": None, "answer": None, **row} for row in rows])
-    write_rows(tmp_path / "d.jsonl", rows[:2])
-    for file, truths in (("d.parquet", [None, "Hello.", "Hi!"]), ("d.jsonl", [None, "Hello."])):
+    write_rows(tmp_path / "d.jsonl", rows)
+    for file in ("d.parquet", "d.jsonl"):
         found = read_rows(tmp_path / file)
-        assert [row.columns.get("answer") for row in found] == truths
+        assert [row.columns.get("answer") for row in found] == [None, "Hello.", "Hi!"]
         assert all((row.question, row.before) == ("Hi.", tuple(turns[:-1])) for row in found)
     for wrong in ([ANSWER], [SYSTEM], [USER, SYSTEM]):
         write_rows(tmp_path / "d.jsonl", [{name: wrong}])
@@ -241,7 +230,7 @@ def test_the_messages_of_stage_1_are_questions_too(arrow, tmp_path, name, turns)
     assert row.question == "This?"
 
 
-@pytest.mark.parametrize(("prompt", "part"), cases(__file__, "prompts"))
+@pytest.mark.parametrize("prompt, part", cases(__file__, "prompts"))
 def test_conversations_that_cannot_be_answered_are_refused(tmp_path, prompt, part):
     (tmp_path / "d.json").write_text(f'[{{"prompt": "Hi."}}, {{"prompt": {prompt}}}]')
     refused(lambda: read_rows(tmp_path / "d.json"), "row 2", part)
@@ -255,5 +244,5 @@ def test_json_that_is_not_one_value_after_another_is_refused(tmp_path, text):
 
 def test_a_registered_data_set_with_keys_that_would_change_its_rows_is_refused(tmp_path):
     entry = {"file_name": "rows.json", "formatting": "sharegpt", "ranking": True}
-    (tmp_path / "dataset_info.json").write_text(json.dumps({"pairs": entry}))
+    write_json(tmp_path / "dataset_info.json", {"pairs": entry})
     refused(lambda: find_sources("pairs", "train", str(tmp_path)), "pairs has ranking")

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from making import refused, write_rows
+from making import cases, refused, write_rows
 
 from grpo.base.errors import UserError
 from grpo.config.load import load_config, split_arguments
@@ -18,14 +18,7 @@ from grpo.data.rows import read_rows
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(path for folder in ("grpo", "rewards", "knowledge") for path in (ROOT / folder).rglob("*.py"))
 KEYS = {entry.name for kind in (TrainConfig, SftConfig) for entry in fields(kind)}
-OTHERS = {
-    "finish_reason",
-    "weigh_contradiction",
-    "journal_mode",
-    "cache_size",
-    "peft_config",
-    "environment_factory",
-}  # arguments, words of SQL
+OTHERS = {*"finish_reason weigh_contradiction journal_mode cache_size peft_config environment_factory".split()}
 TEXTS = [  # (where, text) of every text in the source of the program
     (f"{path.relative_to(ROOT)}:{node.lineno}", node.value)
     for path in SOURCES
@@ -75,50 +68,32 @@ def test_every_command_option_and_file_that_a_text_names_exists():
 
 
 MINE = "model_name_or_path=m dataset_id_or_path=d.jsonl output_dir=o"
-DONE = [  # what was typed; what the message names; what is typed then
-    ("reward_funcs=exakt", "did you mean exact?", "reward_funcs=exact"),
-    ("reward_funcs=math learning_rat=1", "did you mean learning_rate?", "reward_funcs=math learning_rate=1"),
-    ("reward=math", "did you mean reward_funcs?", "reward_funcs=math"),
-    ("reward_funcs=math --data=d.jsonl", "did you mean data_path?", "reward_funcs=math --data-path=d.jsonl"),
-    ("reward_funcs=math --model=m", "did you mean model_name_or_path?", "reward_funcs=math --model-name-or-path=m"),
-    ("reward_funcs=math loss_type=dapoo", "did you mean dapo?", "reward_funcs=math loss_type=dapo"),
-    ("", "reward_funcs=[math]", "reward_funcs=[math]"),
-    ("reward_funcs=mine.py", "mine.py:FUNCTION", "reward_funcs=mine.py:FUNCTION"),
-    ("reward_funcs=knowrl", "set knowledge_base", "reward_funcs=knowrl knowledge_base=OUT.db"),
-    ("reward_funcs=math num_generations=3", "cannot be split", "reward_funcs=math num_generations=4"),
-    ("reward_funcs=math keep_best=eval/accuracy", "eval_size", "reward_funcs=math keep_best=eval/accuracy eval_size=5"),
-    ("reward_funcs=[soft_overlong_punishment]", "soft_punish_cache", "reward_funcs=math"),
-]
 
 
-@pytest.mark.parametrize(("typed", "said", "then"), DONE)
+@pytest.mark.parametrize("typed, said, then", cases(__file__, "messages"))
 def test_what_a_message_says_helps(typed, said, then):
-    with pytest.raises(UserError) as error:
-        load_config(*split_arguments([*MINE.split(), *typed.split()]))
-    assert said in str(error.value)
-    load_config(*split_arguments([*MINE.split(), *then.split()]))
+    typed, then = ([*MINE.split(), *words.strip("()").split()] for words in (typed, then))
+    refused(lambda: load_config(*split_arguments(typed)), said, exit_code=2)
+    load_config(*split_arguments(then))
 
 
 @pytest.mark.parametrize("typed", ["data.jsonl", "owner/model", "configs/tiny.yml"])
 def test_what_is_no_config_is_told_where_model_and_data_go(tmp_path, monkeypatch, typed):
     monkeypatch.chdir(tmp_path)
     Path("data.jsonl").write_text('{"a": 1}\n{"b": 2}\n')
-    with pytest.raises(UserError) as error:
-        load_config(typed)
-    assert typed in error.value.what and "dataset_id_or_path=FILE" in error.value.fix
+    refused(lambda: load_config(typed), typed, "dataset_id_or_path=FILE", exit_code=2)
 
 
 @pytest.mark.parametrize(
-    ("row", "keys", "meant"),
+    "key, typed, meant, more",
     [
-        ({"Question": "1?"}, {}, {"question_field": "Question"}),
-        ({"query": "1?"}, {"question_field": "qery"}, {"question_field": "query"}),
-        ({"question": "1?", "solution_text": "1"}, {"answer_field": "solution_txt"}, {"answer_field": "solution_text"}),
+        ("question_field", None, "Question", {}),
+        ("question_field", "qery", "query", {}),
+        ("answer_field", "solution_txt", "solution_text", {"question": "1?"}),
     ],
 )
-def test_a_column_that_was_meant_is_named(tmp_path, row, keys, meant):
-    data = write_rows(tmp_path / "q.jsonl", [row])
-    ((key, name),) = meant.items()
-    refused(lambda: read_rows(data, **keys), key, f"did you mean {name}?")
-    (found,) = read_rows(data, **meant)
-    assert found.question == "1?" and found.columns.get("answer", "1") == "1"
+def test_a_column_that_was_meant_is_named(tmp_path, key, typed, meant, more):
+    data = write_rows(tmp_path / "q.jsonl", [{meant: "1?", **more}])
+    refused(lambda: read_rows(data, **{key: typed}), key, f"did you mean {meant}?")
+    (found,) = read_rows(data, **{key: meant})
+    assert found.question == found.columns.get("answer", "1?") == "1?"

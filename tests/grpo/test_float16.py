@@ -14,6 +14,11 @@ def make(scales_loss=True):
     return parameter, Optimizer(FlatParameters([parameter]), (0.9, 0.999), 1e-8, 0.0, scales_loss)
 
 
+def overflow(optimizer):
+    optimizer.flat.grad.fill_(torch.inf)
+    optimizer.step(0.1, 0.0)
+
+
 @pytest.mark.parametrize("scales_loss", [True, False])
 def test_a_gradient_below_float16s_smallest_number(scales_loss):
     parameter, optimizer = make(scales_loss)
@@ -38,28 +43,23 @@ def test_an_overflow_halves_the_scale_and_a_loss_that_is_not_finite_is_none():
 def test_the_scale_never_falls_below_1():
     """At 1 the loss is as it is; below, the smallest gradients would vanish sooner than without a guard."""
     _, optimizer = make()
-    scales = []
-    for _ in range(13):
-        optimizer.flat.grad.fill_(torch.inf)
-        optimizer.step(0.1, 0.0)
-        scales.append(optimizer.scale.value)
-    assert scales == [2.0**n for n in range(9, -1, -1)] + [1.0] * 3
+    for wanted in [2.0**n for n in range(9, -1, -1)] + [1.0] * 3:
+        overflow(optimizer)
+        assert optimizer.scale.value == wanted
 
 
 def test_the_scale_doubles_after_so_many_finite_steps_in_a_row():
     _, optimizer = make()
-    for _ in range(SCALE_GROWS_AFTER - 1):
-        optimizer.step(0.1, 0.0)
-    optimizer.flat.grad.fill_(torch.inf)
-    optimizer.step(0.1, 0.0)  # the count begins anew
-    for _ in range(SCALE_GROWS_AFTER - 1):
-        optimizer.step(0.1, 0.0)
-    assert optimizer.scale.value == FIRST_SCALE / 2
-    optimizer.step(0.1, 0.0)
-    assert optimizer.scale.value == FIRST_SCALE
-    for _ in range(SCALE_GROWS_AFTER):
-        optimizer.step(0.1, 0.0)
-    assert optimizer.scale.value == 2 * FIRST_SCALE
+
+    def scale_after(steps):
+        for _ in range(steps):
+            optimizer.step(0.1, 0.0)
+        return optimizer.scale.value
+
+    scale_after(SCALE_GROWS_AFTER - 1)
+    overflow(optimizer)  # the count begins anew
+    assert scale_after(SCALE_GROWS_AFTER - 1) == FIRST_SCALE / 2 and scale_after(1) == FIRST_SCALE
+    assert scale_after(SCALE_GROWS_AFTER) == 2 * FIRST_SCALE
 
 
 def test_the_scale_is_part_of_a_checkpoint():
@@ -74,7 +74,4 @@ def test_a_run_in_float16(tmp_path, chat_checkpoint):
     """Two whole steps with finite gradients, and the log-probs of sampler and trainer closer than bfloat16's."""
     keys = {"max_steps": 2, "max_completion_length": 8, "torch_dtype": "float16", "learning_rate": 1e-3}
     steps = run(tmp_path, chat_checkpoint, **keys)
-    assert len(steps) == 2
-    for step in steps:
-        assert 0 < step["grad_norm"] < 1e3
-        assert step["sampler/logp_diff_mean"] <= 5e-3
+    assert [0 < step["grad_norm"] < 1e3 and step["sampler/logp_diff_mean"] <= 5e-3 for step in steps] == [True, True]

@@ -4,6 +4,7 @@ peers.yaml holds the defaults that stand in TRL 0.23 and 1.16, and in LLaMA-Fact
 are built, is the one installed.
 """
 
+import ast
 import dataclasses
 import json
 import re
@@ -13,7 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 from commands import ROOT
-from test_config import NEEDED, PATHS, load
+from making import cases
+from test_config import NEEDED, PATHS, check_values, load
 from transformers import TrainingArguments
 
 from bench import peers
@@ -42,7 +44,7 @@ def test_every_key_of_transformers_and_of_llama_factorys_sft_is_known(kind):
         assert is_ours or find_match([*REFUSED, *IGNORED], name) is not None, name
 
 
-def defaults_of(kind) -> dict:
+def defaults_of(kind):
     """Return the keys of another tool's dataclass with their defaults, as far as they can be written down."""
     found = {}
     for field in dataclasses.fields(kind):
@@ -70,26 +72,12 @@ def test_all_keys_of_peft_at_their_defaults_are_read(tmp_path):
     assert (config.lora_r, config.lora_alpha) == (8, 8)
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("", {"lora_r": 16, "lora_alpha": 32, "max_length": 3072, "learning_rate": 2e-4}),
-        ("finetuning_type: lora", {"lora_r": 8, "lora_alpha": 16, "max_length": 2048, "learning_rate": 5e-5}),
-        ("lora_rank: 64", {"lora_r": 64, "lora_alpha": 128}),
-        ("lora_rank: 64\nlora_alpha: 16\ncutoff_len: 99\nlearning_rate: 1", {"lora_alpha": 16, "max_length": 99}),
-        ("finetuning_type: full", {"lora_r": 0, "lora_alpha": 32, "learning_rate": 5e-5}),
-        ("lora_rank: 8\nlora_alpha: null", {"lora_r": 8, "lora_alpha": 16}),
-        (
-            "lora_rank: null\nlearning_rate: null\ncutoff_len: null",
-            {"lora_r": 8, "learning_rate": 5e-5, "max_length": 2048},
-        ),
-    ],
-)
-def test_a_file_of_llama_factory_has_its_defaults(tmp_path, text, wanted):
+@pytest.mark.parametrize("text, values, is_said", cases(__file__, "llama factory"))
+def test_a_file_of_llama_factory_has_its_defaults(tmp_path, text, values, is_said):
     """hiyouga/LLaMA-Factory 0.9.3, src/llamafactory/hparams/finetuning_args.py: lora_alpha is lora_rank * 2."""
     config, notices = load(tmp_path, text, kind=SftConfig)
-    assert {name: getattr(config, name) for name in wanted} == wanted
-    assert any("LLaMA-Factory, whose defaults (of 0.9.3)" in n for n in notices) == (bool(text) and "99" not in text)
+    check_values(config, values)
+    assert ("LLaMA-Factory, whose defaults (of 0.9.3)" in notices) == (is_said == "said")
 
 
 def test_every_alias_and_every_value_stands_for_a_key():
@@ -108,7 +96,7 @@ def test_no_pattern_hides_a_key_of_ours():
 
 def test_rewards_of_the_math_guide_set_the_values_of_the_reward(tmp_path):
     config, notices = load(tmp_path, "reward_correct: 3\nreward_wrong: -2\nreward_no_answer: 0.25", reward_funcs=None)
-    assert config.reward_funcs == ("math",) and any("using math" in notice for notice in notices)
+    assert config.reward_funcs == ("math",) and "using math" in notices
     (reward,) = build_rewards(config.reward_funcs, asdict(config))
     answers = [r"\boxed{7}", r"\boxed{8}", "7"]
     assert [reward.grade(text, {"answer": "7"}).value for text in answers] == [3, -2, 0.25]
@@ -127,39 +115,13 @@ FILES = {  # of each peer: the stage that reads them, and the line that tells it
     "trl 1.16": (TrainConfig, ""),
     "llamafactory": (SftConfig, "template: qwen\n"),
 }
-KEEPING = "a run here keeps checkpoints, and shows its steps, without being asked"
-SAME = "another word for the same"
-OF_TRL = {
-    "gradient_checkpointing": ("auto", "as few activations are recomputed as memory allows"),
-    "learning_rate": (1e-5, "it is for all weights, and here adapters are trained unless asked otherwise"),
-    "log_completions": (True, KEEPING),
-    "logging_steps": (1, KEEPING),
-}
-DEPARTURES = {  # (peer, key) -> what its files get here without that key, and why it is not the peer's default
-    **{(peer, key): told for peer in ("trl", "trl 1.16") for key, told in OF_TRL.items()},
-    ("trl", "max_completion_length"): (
-        512,
-        "TRL has raised it since: 256 cuts off most answers of a model that reasons",
-    ),
-    ("trl 1.16", "use_bias_correction_kl"): (False, "the papers, KnowRL's runs and TRL 0.23 have it so"),
-    ("trl 1.16", "max_tool_calling_iterations"): (4, "every completion ends"),
-    ("llamafactory", "lora_alpha"): (16.0, "null is computed there: twice lora_rank"),
-    ("llamafactory", "lora_target"): (None, SAME),
-    ("llamafactory", "dataset_dir"): (None, "the folder data is used if it registers data sets"),
-    ("llamafactory", "swanlab_project"): (None, "runs of this program go into the project grpo"),
-    ("transformers", "activation_checkpointing"): ("auto", SAME),
-    ("transformers", "gradient_checkpointing"): ("auto", "as in TRL"),
-    ("transformers", "logging_steps"): (1, KEEPING),
-    ("transformers", "project"): (None, "runs of this program go into the project grpo"),
-    ("transformers", "report_to"): (("tensorboard",), KEEPING),
-    ("transformers", "save_steps"): (50, KEEPING),
-    ("transformers", "save_total_limit"): (3, KEEPING),
-    ("transformers", "resume_from_checkpoint"): (False, SAME),
+DEPARTURES = {  # what files of a peer get here without a key, where that is not the peer's default; and why
+    (peer, key): ast.literal_eval(ours) for peer, key, ours, _ in cases(__file__, "departures")
 }
 EMPTY = (None, 0, False, "", ())  # what null may mean here
 
 
-def defaults() -> list[tuple[str, str, object]]:
+def defaults():
     """Peer, key and default of every key that is also one here, whatever its name. Those of PATHS must be set."""
     found = [(peer, *item) for peer in FILES for table in PEERS[peer]["files"].values() for item in table.items()]
     found += [("transformers", *item) for item in defaults_of(TrainingArguments).items()]
@@ -182,14 +144,14 @@ def test_the_manual_names_every_default_of_trl_that_differs_and_benchmarks_set_b
     of_trl = {(peer, key): value for peer, key, value in defaults()}
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \|", (ROOT / "grpo/README.md").read_text(), re.MULTILINE)
     told = {key: (theirs, re.match(r"[\w.-]+", ours)[0]) for key, theirs, ours in rows}
-    for (peer, key), (ours, _) in DEPARTURES.items():
+    for (peer, key), ours in DEPARTURES.items():
         if peer == "trl 1.16":
             assert told[key] == tuple(json.dumps(value).strip('"') for value in (of_trl[peer, key], ours))
     shared = {key for group in (LossKeys, SamplingKeys) for key in group.__dataclass_fields__}
     assert {key for key in shared if ("trl 1.16", key) in of_trl} - {"top_k"} <= set(peers.SHARED.split())
 
 
-@pytest.mark.parametrize(("peer", "key", "value"), defaults())
+@pytest.mark.parametrize("peer, key, value", defaults())
 def test_a_key_left_out_means_its_default_there(tmp_path, peer, key, value):
     """A file with the default written out gives the same configuration as one without the key."""
     kind, mark = FILES.get(peer, FILES["llamafactory"])
@@ -197,7 +159,7 @@ def test_a_key_left_out_means_its_default_there(tmp_path, peer, key, value):
     left_out = asdict(load(tmp_path, mark, kind=kind)[0])
     ours = ALIASES.get(key, key)
     if (peer, key) in DEPARTURES:
-        assert left_out[ours] == DEPARTURES[peer, key][0]
+        assert left_out[ours] == DEPARTURES[peer, key]
         is_default = value is None and key != "save_total_limit"  # whose null keeps all
         assert (written == left_out) == is_default  # null means the default there; else it need not be named
     else:

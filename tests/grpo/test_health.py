@@ -2,23 +2,21 @@
 
 import math
 
-import pytest
+from making import refused
 
-from grpo.base.errors import NON_FINITE, SERVICE, UserError
+from grpo.base.errors import NON_FINITE, SERVICE
 from grpo.run.diagnosis.health import Health
 
 
-def metrics(refused=0.1, unscored=0.0):
-    return {"refusal_rate": refused, "rewards/a/unscored_frac": 0.0, "rewards/b/unscored_frac": unscored}
+def metrics(unscored=0.0):
+    return {"refusal_rate": 0.1, "rewards/a/unscored_frac": 0.0, "rewards/b/unscored_frac": unscored}
 
 
 def test_unscorable_rewards_end_the_run_after_three_steps_in_a_row():
     health = Health(print, {}, 0.2)
     for step, share in enumerate([0.5, 0.5, 0.2, 0.3, 0.3]):  # exactly the share that is allowed is well
         health.after_step(step, metrics(unscored=share))
-    with pytest.raises(UserError) as caught:
-        health.after_step(6, metrics(unscored=0.21))
-    assert caught.value.exit_code == SERVICE and "rewards/b" in caught.value.what
+    refused(lambda: health.after_step(6, metrics(unscored=0.21)), "rewards/b", exit_code=SERVICE)
 
 
 def test_three_gradients_in_a_row_that_are_not_finite_end_the_run():
@@ -31,9 +29,7 @@ def test_three_gradients_in_a_row_that_are_not_finite_end_the_run():
         health.after_step(1, metrics())
     for _ in range(3):
         health.updated(math.inf, has_overflowed=False)
-    with pytest.raises(UserError) as caught:
-        health.after_step(2, metrics())
-    assert caught.value.exit_code == NON_FINITE
+    refused(lambda: health.after_step(2, metrics()), exit_code=NON_FINITE)
 
 
 def test_a_users_function_may_leave_out_what_it_likes():

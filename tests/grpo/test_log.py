@@ -9,10 +9,10 @@ import sys
 from functools import partial
 
 import pytest
-from making import configured, read_lines
+from making import configured, make_answers, make_completion, read_lines, refused
 
-from grpo.algorithm.schema import Completion, Group, Prompt, Score
-from grpo.base.errors import UserError
+from grpo.algorithm.schema import Prompt, Score
+from grpo.base.storage import read_json, write_lines
 from grpo.run.log import Log, completion_record, describe
 from grpo.run.metrics import Window
 from grpo.run.run import Run
@@ -33,7 +33,7 @@ class StandIn:
         self.told.append((call, arguments, named))
 
     def scalars(self):
-        return [(named["step"], arguments[0]) for name, arguments, named in self.told if name == "log"]
+        return [(named["step"], *arguments) for name, arguments, named in self.told if name == "log"]
 
 
 @pytest.fixture
@@ -45,26 +45,24 @@ def modules(monkeypatch):
     return found
 
 
-def group():
-    completion = Completion([1], [0.0], [0.0], "stop", "hello")
-    return Group(Prompt(0, "p", (1,), {}), [completion])
-
-
 def steps(config, total, metrics=lambda step: {"reward": float(step)}, stop=None):
     """Record the steps of a run of `total` steps, as far as `stop`; return the lines of metrics.jsonl."""
     with Run(config) as run:
         run.start_log(total, 0)
         for step in range(1, (stop or total) + 1):
-            run.report_step(step, {"step_time": 1.0, **metrics(step)}, [group()])
+            run.report_step(step, {"step_time": 1.0, **metrics(step)}, [make_answers({}, "hello")])
     return read_lines(run.path / "metrics.jsonl")
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
 
 
 def test_every_step_is_in_metrics_and_the_first_and_the_last_in_completions(tmp_path):
     lines = steps(configured(tmp_path, logging_steps=10), 12)
-    assert [line["step"] for line in lines] == list(range(1, 13))
-    assert [line["reward"] for line in lines] == list(range(1, 13))
-    written = sorted(path.name for path in (tmp_path / "run" / "completions").iterdir())
-    assert written == ["step-000001.jsonl", "step-000010.jsonl", "step-000012.jsonl"]
+    assert [(line["step"], line["reward"]) for line in lines] == [(step, step) for step in range(1, 13)]
+    written = ["step-000001.jsonl", "step-000010.jsonl", "step-000012.jsonl"]
+    assert names(tmp_path / "run/completions") == written
 
 
 def test_a_printed_line_of_several_steps_is_their_mean(tmp_path, capsys):
@@ -95,7 +93,7 @@ def test_a_bad_step_is_on_record_and_in_no_mean(tmp_path, capsys):
     lines = steps(configured(tmp_path, logging_steps=4, log_completions="false"), 4, metrics)
     assert [line["grad_norm"] for line in lines] == [3.0, None, 3.0, 3.0]
     assert "grad 3.000" in capsys.readouterr().err
-    assert [path.name for path in (tmp_path / "run" / "completions").iterdir()] == ["step-000002.jsonl"]
+    assert names(tmp_path / "run/completions") == ["step-000002.jsonl"]
 
 
 def test_what_counts_since_the_start_is_taken_as_it_is():
@@ -110,7 +108,7 @@ def test_what_counts_since_the_start_is_taken_as_it_is():
 
 
 class Terminal(io.StringIO):
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 
@@ -147,8 +145,8 @@ def test_trackers_get_the_means_and_the_names_that_the_user_chose(tmp_path, modu
         assert [(step, metrics["reward"]) for step, metrics in module.scalars()] == [(3, 2.0), (4, 4.0)]
         assert [name for name, *_ in module.told] == ["init", "log", "log", "finish"]
     started = {name: dict(module.told[0][2]) for name, module in modules.items()}
-    assert all(place.pop("config")["output_dir"] == str(tmp_path / "run") for place in started.values())
-    id = json.loads((tmp_path / "run" / "run_state.json").read_text())["id"]
+    assert all(place.pop("config")["output_dir"] == f"{tmp_path}/run" for place in started.values())
+    id = read_json(tmp_path / "run/run_state.json")["id"]
     assert started == {
         "wandb": {"project": "0123", "name": "1e5", "id": id, "resume": "allow"},
         "swanlab": {"project": "0123", "experiment_name": "1e5", "id": id, "resume": "allow"},
@@ -156,21 +154,19 @@ def test_trackers_get_the_means_and_the_names_that_the_user_chose(tmp_path, modu
     }
 
 
-@pytest.mark.parametrize("state", [None, '{"id": "../x"}', "[1"], ids=str)
-def test_a_resumed_run_keeps_its_id_and_any_other_has_its_own(tmp_path, state):
+def test_a_resumed_run_keeps_its_id_and_any_other_has_its_own(tmp_path):
     """A run_state.json of an older version, or a damaged one, holds none."""
 
     def id_of(resume, overwrite=False):
         made = RunDir(tmp_path / "run", resume, overwrite)
-        found = json.loads((tmp_path / "run" / "run_state.json").read_text())["id"]
+        found = read_json(tmp_path / "run/run_state.json")["id"]
         made.close(0, "")
         return found
 
     first = id_of(resume=False)
-    assert re.fullmatch("[0-9a-z]{21}", first) and id_of(resume=True) == first
-    assert id_of(resume=False, overwrite=True) != first
-    if state is not None:
-        (tmp_path / "run" / "run_state.json").write_text(state)
+    assert id_of(resume=True) == first != id_of(resume=False, overwrite=True)
+    for state in ('{"id": "../x"}', "[1"):
+        (tmp_path / "run/run_state.json").write_text(state)
         assert re.fullmatch("[0-9a-z]{21}", id_of(resume=True))
 
 
@@ -193,38 +189,30 @@ def test_a_tracker_that_fails_warns_once_and_the_run_goes_on(tmp_path, modules, 
     assert warnings == [f"warning: writing to trackio failed (RuntimeError: {failing} broke); training continues"]
 
 
-def test_a_tracker_that_is_not_installed_is_found_before_anything_else(tmp_path, modules, monkeypatch):
+def test_a_tracker_that_is_not_installed_is_found_before_anything_else(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "swanlab", None)
-    with (
-        pytest.raises(UserError, match="swanlab, which is not installed") as error,
-        Run(configured(tmp_path, report_to="swanlab")),
-    ):
-        pass
-    assert error.value.exit_code == 2 and not (tmp_path / "run").exists()
+    run = Run(configured(tmp_path, report_to="swanlab"))
+    refused(run.__enter__, "swanlab, which is not installed", exit_code=2)
+    assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("total", "kept"), [(2, [1, 2]), (3, [1, 2, 2])])
+@pytest.mark.parametrize("total, kept", [(2, [1, 2]), (3, [1, 2, 2])])
 def test_a_run_that_is_over_writes_its_last_evaluation_again_and_no_other_does(tmp_path, total, kept):
-    config = configured(tmp_path, logging_steps=1)
-    path = tmp_path / "run" / "metrics.jsonl"
-    path.parent.mkdir()
-    lines = [{"step": 1, "step_time": 1.0}, {"step": 2, "step_time": 1.0}, {"step": 2, "eval/reward": 0.5}]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    Log(config, total, 2, "id").close()
+    path = tmp_path / "run/metrics.jsonl"
+    write_lines(path, [{"step": 1, "step_time": 1}, {"step": 2, "step_time": 1}, {"step": 2, "eval/reward": 0.5}])
+    Log(configured(tmp_path, logging_steps=1), total, 2, "id").close()
     assert [line["step"] for line in read_lines(path)] == kept
 
 
 def test_a_resumed_run_drops_the_answers_of_the_steps_that_it_repeats(tmp_path):
     """Those of its completions, and of the held-out questions."""
     run_dir = tmp_path / "run"
+    files = [f"step-{step:06d}.jsonl" for step in range(5)]
     for name in ("completions", "evaluation"):
-        (run_dir / name).mkdir(parents=True)
-        for step in range(5):
-            (run_dir / name / f"step-{step:06d}.jsonl").touch()
+        for file in files:
+            write_lines(run_dir / name / file, [])
     Log(configured(tmp_path), 9, 2, "id").close()
-    kept = [f"step-{step:06d}.jsonl" for step in range(3)]
-    for name in ("completions", "evaluation"):
-        assert sorted(path.name for path in (run_dir / name).iterdir()) == kept
+    assert names(run_dir / "completions") == names(run_dir / "evaluation") == files[:3]
 
 
 def test_tensorboard_of_a_resumed_run_replaces_the_steps_that_it_repeats_and_no_other(tmp_path):
@@ -236,13 +224,13 @@ def test_tensorboard_of_a_resumed_run_replaces_the_steps_that_it_repeats_and_no_
         for step, value in values.items():
             board.log({"reward": value}, step)
         board.finish()
-    board = EventAccumulator(str(tmp_path / "tb")).Reload()
+    board = EventAccumulator(f"{tmp_path}/tb").Reload()
     shown = {event.step: round(event.value, 4) for event in board.Scalars("reward")}
     assert shown == {1: 0.1, 2: 0.2, 3: 0.5}
 
 
-@pytest.mark.parametrize(("reward", "written"), [(0.5, 0.5), (None, None), (math.nan, "nan"), (-math.inf, "-inf")])
+@pytest.mark.parametrize("reward, written", [(0.5, 0.5), (None, None), (math.nan, "nan"), (-math.inf, "-inf")])
 def test_a_reward_that_is_no_number_is_told_from_one_that_is_missing(reward, written):
-    completion = Completion([1], [0.0], [0.0], "stop", "hello", reward=reward, scores={"mine": Score(reward)})
-    record = completion_record(group().prompt, completion)
+    completion = make_completion([1], reward=reward, scores={"mine": Score(reward)})
+    record = completion_record(Prompt(0, "p", (1,), {}), completion)
     assert record["reward"] == record["rewards"]["mine"] == written and json.dumps(record, allow_nan=False)

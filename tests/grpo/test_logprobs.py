@@ -1,6 +1,7 @@
 """Linear to log-prob: value, entropy and gradient against the slow twin; memory that does not grow with tokens."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -21,11 +22,10 @@ def slow(hidden, head, targets, temperature, cuts=None):
 
 def inputs(rows=37, width=16, vocabulary=101):
     """All logits are offset by 1000, where a log-softmax without its maximum subtracted would overflow."""
-    generator = torch.Generator().manual_seed(0)
-    hidden = torch.randn(rows, width, generator=generator, dtype=torch.float64)
-    head = torch.randn(vocabulary, width, generator=generator, dtype=torch.float64)
+    hidden = torch.randn(rows, width, dtype=torch.float64)
+    head = torch.randn(vocabulary, width, dtype=torch.float64)
     hidden[:, 0], head[:, 0] = 1.0, 1000.0
-    targets = torch.randint(0, vocabulary, (rows,), generator=generator)
+    targets = torch.randint(0, vocabulary, (rows,))
     targets[:2] = torch.tensor([0, vocabulary - 1])
     return hidden, head, targets
 
@@ -42,50 +42,42 @@ def test_equals_the_twin_with_gradients(monkeypatch, temperature, chunk, cut, ro
     cuts = None if cut is None else torch.full((37,), -1.0 if cut == "mixed" else cut, dtype=torch.float64)
     if cut == "mixed":
         cuts[5:20], cuts[20:] = NO_CUT, torch.linspace(-6, -1, 17, dtype=torch.float64)
-    results = []
-    fast = {"chunk": chunk, "trains_entropy": bonus > 0}
-    for function, extra in ((token_logprobs, fast), (slow, {})):
+    weight, results = torch.linspace(-1, 1, 37, dtype=torch.float64), []
+    for function in (partial(token_logprobs, chunk=chunk, trains_entropy=bonus > 0), slow):
         h, w = hidden.clone().requires_grad_(), head.clone().requires_grad_()
-        logp, entropy = function(h, w, targets, temperature, cuts, **extra)
-        weight = torch.linspace(-1, 1, 37, dtype=torch.float64)
+        logp, entropy = function(h, w, targets, temperature, cuts)
         (logp * weight + bonus * entropy * weight.flip(0).exp()).sum().backward()
         results.append((logp.detach(), entropy.detach(), h.grad, w.grad))
     assert all((a - b).abs().max() < 1e-9 for a, b in zip(*results, strict=True))
 
 
-@pytest.mark.parametrize("cut", [None, -3.0])
+@pytest.mark.parametrize("cuts", [None, torch.full((7,), -3.0)], ids=["whole", "cut"])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_logits_in_bfloat16_are_worked_on_in_float32(temperature, cut):
+def test_logits_in_bfloat16_are_worked_on_in_float32(temperature, cuts):
     """The logits are rounded once; nothing after them is. Seven tokens' log-probs in bfloat16 would be off by 0.01."""
-    generator = torch.Generator().manual_seed(3)
-    logits = (3 * torch.randn(7, 200, generator=generator)).bfloat16()
-    targets = torch.randint(0, 200, (7,), generator=generator)
-    cuts = None if cut is None else torch.full((7,), cut)
+    logits = (3 * torch.randn(7, 200)).bfloat16()
+    targets = torch.randint(0, 200, (7,))
     identity = torch.eye(200, dtype=torch.float64)
     wanted = slow(logits.double(), identity, targets, temperature, cuts)
-    found = log_softmax_rows(logits.clone(), targets, temperature, torch.float32, cuts)[:2]
-    for one, other in zip(found, wanted, strict=True):
-        assert one.dtype == torch.float32 and (one - other).abs().max() < 1e-5
-    logp = token_logprobs(logits, identity.bfloat16(), targets, temperature, cuts)[0]
-    assert logp.dtype == torch.float32 and (logp - wanted[0]).abs().max() < 1e-5
+    rows = log_softmax_rows(logits.clone(), targets, temperature, torch.float32, cuts)[:2]
+    tokens = token_logprobs(logits, identity.bfloat16(), targets, temperature, cuts)
+    for found, exact in zip((*rows, tokens[0]), (*wanted, wanted[0]), strict=True):
+        assert found.dtype == torch.float32 and (found - exact).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    "sampling", [SamplingParams(1, 1.0, 1.0, 2), SamplingParams(1, 0.7, 0.5), SamplingParams(1, 1.3, 0.5, 4)], ids=str
-)
-def test_ties_at_the_cut_are_kept_by_sampler_and_trainer(dtype, sampling):
+@pytest.mark.parametrize("temperature, top_p, top_k", [(1.0, 1.0, 2), (0.7, 0.5, 0), (1.3, 0.5, 4)])
+def test_ties_at_the_cut_are_kept_by_sampler_and_trainer(dtype, temperature, top_p, top_k):
     """Logits 2, 2, 2, 0, ...: neither the two best nor the better half can be told from the third. All three are drawn,
     with probability 1/3 each, and scored so."""
     logits = torch.zeros(30, 9, dtype=dtype)
     logits[:, [1, 4, 6]] = 2.0
     uniform = (torch.arange(30, dtype=torch.float64) + 0.5) / 30
-    ids, logps, cuts = draw(logits, uniform, sampling)
+    ids, logps, cuts = draw(logits, uniform, SamplingParams(1, temperature, top_p, top_k))
     assert ids.tolist() == [1] * 10 + [4] * 10 + [6] * 10
-    assert logps.tolist() == pytest.approx([-math.log(3)] * 30, abs=1e-6)
-    scored, entropy = token_logprobs(logits, torch.eye(9, dtype=dtype), ids, sampling.temperature, cuts)
-    assert scored.tolist() == pytest.approx([-math.log(3)] * 30, abs=1e-6)
-    assert entropy.tolist() == pytest.approx([math.log(3)] * 30, abs=1e-6)
+    scored, entropy = token_logprobs(logits, torch.eye(9, dtype=dtype), ids, temperature, cuts)
+    for found in (logps, scored, -entropy):
+        assert found.tolist() == pytest.approx([-math.log(3)] * 30, abs=1e-6)
 
 
 def test_a_token_exactly_at_the_cut_is_kept():
@@ -114,9 +106,8 @@ def measure(rows):
 
 def test_the_heads_gradient_is_summed_over_chunks_in_float32():
     """512 chunks of one token: in bfloat16, whose steps are 1/128, the later ones would no longer count."""
-    generator = torch.Generator().manual_seed(0)
-    hidden = torch.randn(1, 16, generator=generator).expand(512, -1).bfloat16()
-    head = torch.randn(40, 16, generator=generator).bfloat16().requires_grad_()
+    hidden = torch.randn(1, 16).expand(512, -1).bfloat16()
+    head = torch.randn(40, 16).bfloat16().requires_grad_()
     exact = head.detach().double().requires_grad_()
     targets = torch.full((512,), 3)
     token_logprobs(hidden, head, targets, 1.0, chunk=1)[0].sum().backward()

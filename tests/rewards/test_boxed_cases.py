@@ -20,7 +20,7 @@ VERDICTS = {"≡": (True, True), "≢": (False, False), "⇒": (True, False), "�
 BLOCK = 50  # cases of one test: a test for each would take pytest longer than the verifier
 
 
-def read_cases() -> list[tuple[str, str, str, str]]:
+def read_cases():
     """Return file and line, first side, sign, other side."""
     cases = []
     for path in sorted(CASES_FOLDER.glob("*.txt")):

@@ -24,7 +24,7 @@ fractions = st.fractions(max_denominator=10**6).filter(lambda f: abs(f) < 10**12
 MAX_SECONDS = 5.0  # of computing: 25 times what the slowest known input takes, for a busy machine
 
 
-def boxed(text: str) -> str:
+def boxed(text):
     return rf"so \boxed{{{text}}}."
 
 
@@ -64,7 +64,7 @@ def test_what_answers_a_number_is_answered_by_it(text, number):
     assert not equivalent(text, str(number)) or equivalent(str(number), text)
 
 
-def decimal_of(value: Fraction) -> str | None:
+def decimal_of(value):
     """The finite decimal expansion, None if there is none."""
     digits = 0
     while (value * 10**digits).denominator != 1:
@@ -75,7 +75,7 @@ def decimal_of(value: Fraction) -> str | None:
     return sign + (whole[:-digits] + "." + whole[-digits:] if digits else whole)
 
 
-def notations(value: Fraction) -> list[str]:
+def notations(value):
     """Many ways to write one rational number."""
     sign, size = "-" if value < 0 else "", abs(value)
     n, d = size.numerator, size.denominator
