@@ -195,6 +195,15 @@ def test_each_part_is_the_gradient_of_the_tokens_own_loss(tmp_path, chat_checkpo
             assert token["share"] == pytest.approx(float(part @ whole / (whole @ whole)), rel=1e-5, abs=1e-9)
 
 
+def test_norms_add_up_to_more_than_the_gradient_and_shares_to_all_of_it(finished):
+    """Parts point in different directions; a share is the component along the whole, so shares add up as parts do."""
+    look = replay(finished, 1).look
+    tokens = [token for seen in look.shown for token in seen.tokens]
+    assert sum(token["norm"] for token in tokens) > sum(seen.norm for seen in look.shown) > look.norm / 4
+    assert sum(seen.norm for seen in look.answers) > 1.5 * look.norm
+    assert min(token["share"] for token in tokens) < 0  # it pulls against the others
+
+
 def test_what_is_not_there_is_not_shown_as_0(tmp_path, chat_checkpoint):
     """Without a reference there is no KL; and a step without a signal trains nothing."""
     reward_functions.first_batch_only.calls = 0
