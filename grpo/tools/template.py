@@ -16,7 +16,7 @@ from grpo.base.errors import PREFLIGHT, UserError, reason
 from grpo.base.text import encodable
 from grpo.data.messages import Message
 from grpo.data.prompts import ChatEncoder, render
-from grpo.tools.arguments import problem_with
+from grpo.tools.arguments import misfit
 from grpo.tools.protocol import Protocol, Request
 from knowledge.text import printable
 from rewards.own_words import STEP
@@ -174,7 +174,7 @@ class TemplateProtocol(Protocol):
                 arguments = function.get("arguments", function.get("parameters", {}))
                 if isinstance(arguments, str):
                     arguments = _parsed(arguments)
-                problem = problem_with(name, arguments, self.schemas[name])
+                problem = misfit(name, arguments, self.schemas[name])
             query = str(call) if problem else json.dumps(arguments, ensure_ascii=False)
         except RecursionError as error:  # it can be read, but not written
             query, problem = "", reason(error)
