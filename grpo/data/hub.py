@@ -22,12 +22,7 @@ _FIRST_PART = re.compile(r"-0{5}-of-\d{5}(?=\.)")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
-def fetch_model(
-    name_or_path: str,
-    revision: str = "main",
-    kind: str = "model",
-    weights: bool = True,
-) -> Path:
+def fetch_model(name_or_path: str, revision: str = "main", kind: str = "model", weights: bool = True) -> Path:
     """Return the folder of a checkpoint, adapter or tokenizer, and download it first if it is a hub id.
 
     kind: what messages call it, such as "adapter". weights: False downloads config and tokenizer alone, a few MB.

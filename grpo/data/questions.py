@@ -152,10 +152,7 @@ def count_prose(rows: Sequence[Row], count: RowCount) -> None:
 
 
 def prepare_rewards(
-    data: QuestionData,
-    say: Callable[[str], None],
-    questions: Questions | None = None,
-    peers: Peers | None = None,
+    data: QuestionData, say: Callable[[str], None], questions: Questions | None = None, peers: Peers | None = None
 ) -> Scorer:
     """Build the rewards, and check that their columns, services and knowledge base are there.
 
