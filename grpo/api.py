@@ -30,7 +30,7 @@ from grpo.base.storage import Json, read_mapping
 from grpo.config.load import is_known, load_config, to_text
 from grpo.config.options import TrainConfig
 from grpo.config.values import expand_variables
-from grpo.data.files import join_errors, plain, row_error
+from grpo.data.files import join_errors, json_value, row_error
 from grpo.data.objects import Objects
 from grpo.evaluation.held_out import Measurement
 from grpo.run.libraries import usual_modes
@@ -237,7 +237,7 @@ def _records(rows: Any, path: Path) -> list[Json]:
             bad[number] = row_error(path, number, "is no record", f"it is a {type(row).__name__}", HOW_ROWS)
             continue
         try:
-            records.append(plain(row))
+            records.append(json_value(row))
         except (TypeError, ValueError, RecursionError) as error:
             bad[number] = row_error(path, number, "cannot be written", reason(error), "leave out the column")
     if bad:
@@ -253,7 +253,7 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     refused = {}
     for name, value in settings.items():
         try:
-            values[name] = str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else plain(value)
+            values[name] = str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else json_value(value)
         except (TypeError, ValueError, RecursionError):
             refused[name] = type(value).__name__
     if refused:

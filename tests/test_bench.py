@@ -126,7 +126,7 @@ def test_completions_end_after_about_as_many_tokens_as_asked():
 
 
 def test_every_benchmark_is_tested():
-    files = [path for path in (ROOT / "bench").glob("*.py") if "record.finish()" in path.read_text(encoding="utf-8")]
+    files = [path for path in (ROOT / "bench").glob("*.py") if "results.finish()" in path.read_text(encoding="utf-8")]
     assert {path.stem for path in files} == {run.split()[0] for run in RUNS}
 
 
@@ -148,6 +148,8 @@ def test_rows_of_several_benchmarks_go_to_one_file_and_the_report_replaces_the_t
     text = readme.read_text()
     assert re.match(r"(?s)before\n.*\nafter\n$", text) and "old" not in text
     assert text.count("| logprob, cpu, ") == 2
+    targets = [line.split(" | ")[7] for line in text.splitlines() if line.startswith(("| decode", "| logprob"))]
+    assert sorted(targets) == ["1.3 ×", "2 ×", "70 %", "70 %", "80 %"], "of the peer's speed, and of the ceiling"
 
 
 def stored_row(commit, cases, bench="sampler", **options):
@@ -208,8 +210,8 @@ def test_a_case_has_the_seconds_of_one_call_and_the_ratio_to_the_fastest_peer(mo
         return lambda: setattr(clock, "seconds", clock.seconds + seconds)
 
     sides = {"ours": side(2.0), "slow": side(12.0), "fast": side(6.0)}
-    kept = record.Record("sums", SimpleNamespace(repeats=3, device="cpu", save=None))
-    case = kept.compare("sums", sides, tokens=3, calls=4)
+    kept = record.Results("sums", SimpleNamespace(repeats=3, device="cpu", save=None))
+    case = kept.compare("sums", sides, tokens=3, times=4)
     found = {name: spread["median"] for name, spread in case["seconds"].items()}
     assert found == {"ours": 0.5, "slow": 3.0, "fast": 1.5}
     assert case["seconds"]["fast"]["range"] == [1.5, 1.5]
@@ -264,7 +266,7 @@ def test_a_part_that_runs_out_of_time_keeps_its_checks_and_profiles(monkeypatch,
     assert [len(row["cases"]) for row in rows] == [1, 1, 1, 0], "each as soon as it is there"
     assert list(rows[3]["profiles"]) == ["tiny, 5 rows, context 20, LoRA"]
 
-    kept = record.Record("sums", SimpleNamespace(device="cpu", save=file))
+    kept = record.Results("sums", SimpleNamespace(device="cpu", save=file))
     kept.check({"judged all": True})
     assert read_lines(file)[-1]["checks"] == {"judged all": True}, "before it is finished"
 

@@ -36,8 +36,12 @@ def fetch_model(
     if path.is_dir():
         return path
     if path.is_file():
-        why = "a checkpoint is a folder with config.json, weights and tokenizer"
-        raise UserError(f"{path} is a file", why, f"give its folder, {path.parent}", PREFLIGHT)
+        raise UserError(
+            f"{path} is a file",
+            "a checkpoint is a folder with config.json, weights and tokenizer",
+            f"give its folder, {path.parent}",
+            PREFLIGHT,
+        )
     return _download(name_or_path, revision, kind, SMALL_FILES + WEIGHTS * weights)
 
 
@@ -99,7 +103,7 @@ def _download(name: str, revision: str, kind: str, patterns: list[str], hint: st
         why = f"there is no such file or folder in {Path.cwd()}, and it is not a hub id (owner/name)"
         fix = NO_ADAPTER if kind == "adapter" else f"check the path{hint}"
         raise UserError(f"{kind} {name} does not exist", why, fix, PREFLIGHT)
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import snapshot_download  # takes a second
 
     fix = (
         "check the id (no file or folder has this name), your network, HF_ENDPOINT (a mirror) and HF_TOKEN (private "

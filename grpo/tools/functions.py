@@ -150,7 +150,7 @@ def _describe(config: TrainConfig, objects: Functions) -> tuple[list[Tool], bool
 
 
 def _description(name: str, function: Any) -> Tool:
-    from transformers.utils import get_json_schema
+    from transformers.utils import get_json_schema  # takes seconds
 
     try:
         called = function if inspect.isroutine(function) else function.__call__
@@ -174,7 +174,7 @@ def find_tools(
             why = "two tools have that name" if tag in found else "it is taken, or no name"
             raise UserError(f"the tool {name} cannot have the tag <{tag}>", why, "give it another name", CONFIG)
         if name == SEARCH:
-            from rewards.services import knowledge_base_path  # it imports SQLAlchemy
+            from rewards.knowrl.fact_checker import knowledge_base_path  # it imports SQLAlchemy
 
             found[tag] = Search(knowledge_base_path(options))
         else:
@@ -204,7 +204,7 @@ class Search:
     """Searches a knowledge base: in the document whose title is asked for, or else in all of them."""
 
     def __init__(self, path):
-        from knowledge.store.base import KnowledgeBase
+        from knowledge.store.base import KnowledgeBase  # so does this
 
         self.base = KnowledgeBase(path)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from grpo.algorithm.schema import Completion
 from grpo.data.prompts import ChatEncoder
+from knowledge.text import printable
 
 CHARS_PER_TOKEN = 32  # of a result; what goes beyond is not read
 INCOMPLETE = "\ufffd"  # the bytes of a character may be spread over several tokens
@@ -139,8 +140,3 @@ class Protocol(ABC):
         num_hidden = len(self.decode(rest)) - len(self.encoder.decode(rest))  # characters of special tokens
         behind = len(text) - begin - num_hidden
         return len(self.encoder.decode(ids)) - behind
-
-
-def printable(text: str, also: str = "") -> str:
-    """Return a text with spaces for its control characters."""
-    return "".join(char if char.isprintable() or char in also else " " for char in text)

@@ -16,8 +16,9 @@ from grpo.base.errors import PREFLIGHT, UserError, reason
 from grpo.base.text import encodable
 from grpo.data.messages import Message
 from grpo.data.prompts import ChatEncoder, render
-from grpo.tools.arguments import problem_with
-from grpo.tools.protocol import Protocol, Request, printable
+from grpo.tools.arguments import misfit
+from grpo.tools.protocol import Protocol, Request
+from knowledge.text import printable
 from rewards.own_words import STEP
 
 UNKNOWN = "unknown"  # the tool of a call that names none
@@ -51,7 +52,7 @@ class TemplateProtocol(Protocol):
         super().__init__(encoder, max_calls, max_tokens)
         self.tokenizer = encoder.tokenizer
         self.decode = self.tokenizer.decode  # special tokens, too
-        self.as_data = partial(printable, also="\n\t")
+        self.as_data = partial(printable, keep="\n\t")
         self.has_steps = has_steps
         functions = [tool["function"] for tool in encoder.tools]
         self.schemas = {function["name"]: function["parameters"] for function in functions}
@@ -168,7 +169,7 @@ class TemplateProtocol(Protocol):
             arguments = function.get("arguments", function.get("parameters", {}))
             if isinstance(arguments, str):
                 arguments = _parsed(arguments)
-            problem = problem_with(name, arguments, self.schemas[name])
+            problem = misfit(name, arguments, self.schemas[name])
         if problem:
             return Request(tool, encodable(str(call)), place, error=f"Error: {problem}")
         query = json.dumps(arguments, ensure_ascii=False)

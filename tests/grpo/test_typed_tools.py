@@ -22,7 +22,7 @@ from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.sampling.sampler import Sampler
-from grpo.tools.arguments import checker, problem_with
+from grpo.tools.arguments import checker, misfit
 from grpo.tools.environment import Environment, methods_of
 from grpo.tools.functions import build_tools, protocol_of
 from grpo.tools.protocol import Request
@@ -262,7 +262,7 @@ def test_no_hostile_result_or_call_opens_a_turn(family):
     ([1, 2], "not of type 'object'"), ({"a": None, "b": 2}, "a: None is not"),
 ])  # fmt: skip
 def test_arguments_must_fit_the_description(call, why):
-    problem = problem_with("add", call, get_json_schema(add)["function"]["parameters"])
+    problem = misfit("add", call, get_json_schema(add)["function"]["parameters"])
     assert why in problem and bool(why) == bool(problem)
 
 

@@ -208,11 +208,11 @@ def test_how_passages_are_weighed(row):
 
 def test_a_fact_that_spells_a_special_token_is_only_text(monkeypatch, verifier):
     """Otherwise a policy could write a premise of its own."""
-    seen, pad = [], verifier.tokenizer.pad
-    monkeypatch.setattr(verifier.tokenizer, "pad", lambda inputs, **more: seen.append(inputs) or pad(inputs, **more))
+    seen, forward = [], verifier.model.forward
+    monkeypatch.setattr(verifier.model, "forward", lambda **inputs: seen.append(inputs) or forward(**inputs))
     end = verifier.tokenizer.sep_token
     verifier.probabilities([("red", "blue"), (f"red {end} red", f"blue {end} blue {end}")])
-    counts = [ids.count(verifier.tokenizer.sep_token_id) for inputs in seen for ids in inputs["input_ids"]]
+    counts = [ids.tolist().count(verifier.tokenizer.sep_token_id) for inputs in seen for ids in inputs["input_ids"]]
     assert len(counts) == 2 and len(set(counts)) == 1
 
 

@@ -52,10 +52,10 @@ def test_lookup_guesses_by_search_last_and_says_so(base):
 
 def test_coverage_counts_each_title_once(base):
     coverage = base.coverage(["Alex", "Alex", "Alex;AleX", "Salt March of Gandhi", "qqq"])
-    assert [coverage.count(how) for how in ("exact", "parts", "search", "missing")] == [1, 1, 1, 1]
+    assert [coverage.ways[how] for how in ("exact", "parts", "search", "missing")] == [1, 1, 1, 1]
     assert coverage.found == 0.5 and coverage.missing == ["Salt March of Gandhi", "qqq"]
     assert str(coverage).startswith("50.0% of 4 titles found")
-    assert base.coverage(["Salt March of Gandhi"], guess=False).count("missing") == 1
+    assert base.coverage(["Salt March of Gandhi"], guess=False).ways["missing"] == 1
     coverage = base.coverage(["Alex;Nobody", "Alex;Nobody;None", "qqq"])
     assert coverage.missing == ["Nobody", "None", "qqq"]
     assert str(coverage).endswith("1 missing; 3 single titles missing")

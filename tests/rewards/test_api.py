@@ -52,7 +52,7 @@ def test_a_passing_failure_is_retried(name, pace):
     with ApiServer(RETRIED[name]) as server:
         client = client_of(server, **limits)
         assert ask(client, "question") == [ChatReply("A")] and len(server.requests) == 2
-        assert client.metrics()["judge/retries"] == client.metrics()["judge/failures"] == 1
+        assert client.counts["retries"] == client.counts["failures"] == 1
 
 
 @pytest.mark.parametrize("behaviour", [fails(500), sends(b""), drips])
@@ -74,7 +74,7 @@ def test_a_refused_connection_is_retried_and_then_unscorable_and_before_the_firs
         server.port = taken.getsockname()[1]
         client = client_of(server, deadline_s=0.3 * pace)
         (reply,) = ask(client, "question")
-        assert reply.text is None and "reached" in reply.reason and client.metrics()["judge/calls"] > 1
+        assert reply.text is None and "reached" in reply.reason and client.counts["calls"] > 1
         refused(lambda: check(client_of(server)), exit_code=PREFLIGHT)
 
 

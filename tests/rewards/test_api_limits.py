@@ -8,7 +8,7 @@ from asking import PATIENCE_S, ask, check, client_of, complete
 from making import refused
 
 from grpo.base.errors import SERVICE
-from rewards.api.client import cache_key, request_of
+from rewards.api.client import ModelService, cache_key, request_of
 from rewards.api.reply import ChatReply, retry_after_s
 
 
@@ -105,7 +105,7 @@ def test_equal_questions_under_way_are_asked_once():
     with ApiServer(default=says("A", after_s=0.1)) as server:
         client = client_of(server)
         assert ask(client, *["same"] * 8) == [ChatReply("A")] * 8
-        assert len(server.requests) == 1 and client.metrics()["judge/cache_hits"] == 7
+        assert len(server.requests) == 1 and client.counts["cache_hits"] == 7
 
 
 def test_the_cache_key_holds_model_parameters_prompt_version_and_text_but_not_the_nonce():
@@ -123,12 +123,12 @@ def test_counts_are_metrics():
     with ApiServer(fails(500)) as server:
         client = client_of(server)
         ask(client, "one", "two", "two")
-        assert client.metrics() == {
-            "judge/calls": 3,
-            "judge/retries": 1,
-            "judge/failures": 1,
-            "judge/unscorable": 0,
-            "judge/cache_hits": 1,
-            "judge/prompt_tokens": 20,
-            "judge/completion_tokens": 4,
+        assert ModelService(client, 8).counts() == {
+            "judge/calls": (3, 0),
+            "judge/retries": (1, 0),
+            "judge/failures": (1, 0),
+            "judge/unscorable": (0, 0),
+            "judge/cache_hits": (1, 0),
+            "judge/prompt_tokens": (20, 0),
+            "judge/completion_tokens": (4, 0),
         }

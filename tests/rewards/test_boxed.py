@@ -8,7 +8,7 @@ from cells import cells
 
 from rewards.boxed import build, is_prose
 from rewards.exact import after_solution
-from rewards.mathematics.boxes import MAX_ANSWER_CHARS, equivalent, gold_answer, last_boxed, verdict
+from rewards.mathematics.boxes import MAX_ANSWER_CHARS, equivalent, gold_answer, grade_box, last_boxed
 
 BOXES = cells(
     r"""
@@ -131,7 +131,7 @@ VERDICTS = cells(
 @pytest.mark.parametrize("case", VERDICTS)
 def test_verdict(case):
     completion, truth, kind, reason = case.split(" | ")
-    assert verdict(completion, truth) == (kind, reason)
+    assert grade_box(completion, truth) == (kind, reason)
 
 
 FLOATS = cells(  # a truth in JSON ≡ answers that are right ≢ answers that are wrong. A text is exact
@@ -161,6 +161,6 @@ def test_white_space_does_not_count_in_answers_too_long_to_read():
 
 def test_a_reason_can_always_be_printed():
     for content in ("\x1b[31m5", "\ud800", "5\x00", "5\u202e", "9" * 100_000):
-        _, reason = verdict(rf"\boxed{{{content}}}", "8")
+        _, reason = grade_box(rf"\boxed{{{content}}}", "8")
         assert reason.encode("utf-8")
         assert reason.isprintable() and len(reason) < 600

@@ -4,7 +4,7 @@ import pytest
 from cells import cells
 
 from rewards.mathematics import boxes
-from rewards.mathematics.boxes import MAX_ANSWER_CHARS, equivalent, gold_answer, verdict
+from rewards.mathematics.boxes import MAX_ANSWER_CHARS, equivalent, gold_answer, grade_box
 from rewards.mathematics.expression import MAX_DEPTH, read_expression
 from rewards.mathematics.tokens import tokenize
 from rewards.mathematics.value import Points, Unreadable
@@ -53,8 +53,8 @@ SHORT = [  # enough to be parsed
 @pytest.mark.parametrize("case", HUGE)
 def test_huge_answers(case, linear_time):
     answer = written(case)
-    assert verdict(rf"\boxed{{{answer}}}", "5")[0] in ("wrong", "no_answer")
-    assert verdict(r"\boxed{5}", answer)[0] in ("wrong", "unscorable")
+    assert grade_box(rf"\boxed{{{answer}}}", "5")[0] in ("wrong", "no_answer")
+    assert grade_box(r"\boxed{5}", answer)[0] in ("wrong", "unscorable")
 
 
 @pytest.mark.parametrize("case", SHORT, ids=range(len(SHORT)))
@@ -89,7 +89,7 @@ MANY_BOXES = cells(r"""
 
 @pytest.mark.parametrize("case", MANY_BOXES)
 def test_finding_the_box_and_the_truth_is_linear(case, linear_time):
-    verdict(written(case), "5")
+    grade_box(written(case), "5")
     gold_answer(written(case))
 
 
@@ -99,4 +99,4 @@ SAYS_NOTHING = [r"42 \text{ or } 43", r"\infty", "NaN", r"42\ldots", r"\text{the
 
 @pytest.mark.parametrize("answer", [*SAYS_EVERYTHING, *SAYS_NOTHING])
 def test_a_boxed_answer_that_says_everything_or_nothing_is_not_right(answer):
-    assert verdict("\\boxed{" + answer + "}", "42")[0] != "correct"
+    assert grade_box("\\boxed{" + answer + "}", "42")[0] != "correct"

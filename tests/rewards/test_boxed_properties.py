@@ -6,7 +6,7 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewards.mathematics.boxes import equivalent, gold_answer, last_boxed, verdict
+from rewards.mathematics.boxes import equivalent, gold_answer, grade_box, last_boxed
 from rewards.mathematics.tokens import has_content, tokenize
 
 PIECES = (
@@ -32,7 +32,7 @@ def boxed(text):
 @given(any_text, any_text)
 def test_any_text_gets_a_verdict_in_time(answer, truth):
     start = time.process_time()
-    kind, reason = verdict(boxed(answer), truth)
+    kind, reason = grade_box(boxed(answer), truth)
     equivalent(answer, truth)
     last_boxed(answer)
     gold_answer(answer)

@@ -138,8 +138,8 @@ def test_each_version_weighs_contradiction_as_the_table_says(build, monkeypatch,
         loaded.append((model, device, threshold, weigh_contradiction))
         return SentenceMatcher()
 
-    monkeypatch.setattr("knowledge.facts.entailment.EntailmentVerifier", load)
-    monkeypatch.setattr("grpo.engine.device.distributed.choose_device", lambda device: f"what {device} stands for")
+    monkeypatch.setattr("rewards.knowrl.fact_checker.EntailmentVerifier", load)
+    monkeypatch.setattr("rewards.knowrl.fact_checker.choose_device", lambda device: f"what {device} stands for")
     build(name, "verifier=nli", "nli_model=some/model", "entailment_threshold=0.4", "device=cpu")
     assert loaded == [("some/model", "what cpu stands for", 0.4, weighs)]
 
