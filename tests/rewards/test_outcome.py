@@ -54,7 +54,8 @@ def test_truth_table_of_a_stated_confidence(case):
     outcome, stated, value = case.split(" | ")
     completion = graded("rlcr", [outcome], stated)[0]
     assert completion.reward == pytest.approx(float(value)) and completion.scores["rlcr"].outcome == outcome
-    assert ("states no confidence" in completion.scores["rlcr"].reason) is (case in NO_CONFIDENCE)
+    why, said = completion.scores["rlcr"].reason.rsplit("; ", 1)
+    assert why and (said == "states no confidence") is (case in NO_CONFIDENCE)
 
 
 @pytest.mark.parametrize("p", [0.0, 0.3, 0.5, 0.9, 1.0])

@@ -120,9 +120,11 @@ def test_what_cannot_be_imported_or_called_is_refused_before_the_run(tmp_path, m
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(text)
     what = "cannot import the reward" if case in NOT_IMPORTED else "the reward"
+    before = {*sys.modules}
     for _ in range(2):  # each time
         build = functools.partial(build_rewards, [name], {"reward_timeout_s": 5})
         refused(build, what, why.replace("{folder}", str(tmp_path)), exit_code=2)
+    assert case in NOT_CALLED or not [name for name in {*sys.modules} - before if "mine" in name]  # no half of it
 
 
 def test_parameters_without_a_default_are_columns_that_the_data_must_have(tmp_path):
@@ -435,11 +437,14 @@ def test_past_its_deadline_a_group_is_unscorable_and_the_next_one_is_not(pace):
                 cancelled.set()
         return [1.0] * len(completions)
 
-    reward = Reward("m:f", function=waits, timeout_s=0.2 * pace)
+    scorer = Scorer([Reward("m:f", function=waits, timeout_s=0.2 * pace)])
     groups = [make_answers({"hang": i < 6}, "a", "b") for i in range(8)]
-    metrics = grade_groups([reward], *groups)
+    scorer.grade(groups)
+    assert cancelled.wait(pace)  # and not at the scorer's end
+    metrics = scorer.take_metrics()
+    scorer.close()
     free.set()
-    assert cancelled.is_set() and [of_each(group, "reward")[0] for group in groups] == [None] * 6 + [1.0] * 2
+    assert [of_each(group, "reward")[0] for group in groups] == [None] * 6 + [1.0] * 2
     reason = groups[0].completions[1].scores["m:f"].reason
     assert reason == f"no answer within {0.2 * pace:g} s (reward_timeout_s)"
     assert 1.1 * pace < metrics["rewards/m:f/time"] < 10 * pace
