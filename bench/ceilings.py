@@ -63,8 +63,7 @@ def copy_gb_per_s(num_bytes: int, device: str) -> float:
 
 def random_matrix(rows: int, columns: int, build: Build) -> torch.Tensor:
     """Make a matrix of random numbers."""
-    matrix = torch.empty(rows, columns, dtype=build.dtype, device=build.device)
-    return matrix.normal_()
+    return torch.randn(rows, columns, dtype=build.dtype, device=build.device)
 
 
 def median_seconds(run: Side, device: str) -> float:
@@ -115,11 +114,8 @@ def decode_floor(model: Decoder, rows: int, kv_tokens: int, peak: Peaks) -> floa
 
 def generation_floor(model: Decoder, work: Work, peak: Peaks) -> float:
     """Return the least time of all decode steps, each with the rows that are not done."""
-    total = 0.0
-    for step in range(max(work.lengths)):
-        behind = work.behind(step)
-        total += decode_floor(model, len(behind), sum(behind), peak)
-    return total
+    steps = map(work.behind, range(max(work.lengths)))
+    return sum(decode_floor(model, len(behind), sum(behind), peak) for behind in steps)
 
 
 def step_floors(model: Decoder, work: Work, packed: int, peak: Peaks) -> dict[str, float]:

@@ -18,7 +18,7 @@ from argparse import Namespace
 import torch
 
 from bench import ceilings, models
-from bench.record import Record, parse
+from bench.record import Results, parse
 from grpo.engine.attention.choice import decode_kernel
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.kernel_choice import describe
@@ -49,7 +49,8 @@ class Steps:
     """
 
     def __init__(self, name: str, rank: int, rows: int, options: Namespace):
-        self.rows, self.context = rows, options.context
+        self.rows = rows
+        self.context = options.context
         self.case = f"{name}, {rows} rows, context {options.context}"
         self.case += ", LoRA" if rank else ""
         self.case += f", top_p {options.top_p:g}" if options.top_p < 1 else ""
@@ -74,32 +75,32 @@ class Steps:
             self.graphs.run(self.rows, STEPS, self.sampling, head_VD)
 
 
-def measure(steps: Steps, record: Record) -> None:
+def measure(steps: Steps, results: Results) -> None:
     """Time and record the steps of one model at one number of rows."""
     rows = steps.rows
     attention = steps.attention
     print(f"attention: {attention}")
-    floor = ceilings.decode_floor(steps.model, rows, rows * steps.context, record.peak)
+    floor = ceilings.decode_floor(steps.model, rows, rows * steps.context, results.peak)
     target = TARGETS.get(rows, 0.7)
-    record.compare(steps.case, {"ours": steps.run}, rows, floor, calls=STEPS, target=target, attention=attention)
+    results.compare(steps.case, {"ours": steps.run}, rows, floor, times=STEPS, target=target, attention=attention)
 
 
 def main(argv: list[str] | None = None) -> dict:
     options = parse("decode", __doc__, argv, SIZES, choices={"models": models.SHAPES})
-    record = Record("decode", options, ceilings.peaks, kernels=describe(options.device))
-    print(record.about["kernels"], flush=True)
+    results = Results("decode", options, ceilings.peaks, kernels=describe(options.device))
+    print(results.about["kernels"], flush=True)
     batches = options.batches
     compared = ADAPTER_ROWS if ADAPTER_ROWS in batches else batches[-1]  # the rows at which an adapter is measured, too
     for name in options.models:
         adapter = options.rank or RANKS[name]
         for rows in batches:
             for rank in (adapter, 0) if rows == compared else (0,):
-                measure(Steps(name, rank, rows, options), record)
+                measure(Steps(name, rank, rows, options), results)
     for name in options.models if options.profile else ():
         for rank in (options.rank or RANKS[name], 0):
             steps = Steps(name, rank, compared, options)
-            record.profile(steps.case, steps.run)
-    return record.finish()
+            results.profile(steps.case, steps.run)
+    return results.finish()
 
 
 if __name__ == "__main__":

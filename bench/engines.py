@@ -1,4 +1,7 @@
-"""Set up engines for a CPU that come as wheels, as peers of our sampler: in float32, with torch's number of threads."""
+"""Set up engines for a CPU that come as wheels, as peers of our sampler: in float32, with torch's number of threads.
+
+Each is imported where it is set up: few machines have them.
+"""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -54,10 +57,12 @@ class LlamaCpp:
 
         params = CommonParams()
         params.model.path = str(write_gguf(path))
-        params.n_parallel, params.n_ctx = rows, rows * POSITIONS
+        params.n_parallel = rows
+        params.n_ctx = rows * POSITIONS
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = torch.get_num_threads()
         params.verbosity = -1
-        self._server, self._rows = Server(params), rows
+        self._server = Server(params)
+        self._rows = rows
 
     def generate(self, work: Work, greedy: bool = False) -> list[tuple[str, int]]:
         """Return the text of each completion, drawn at temperature 1 or greedily, and its number of tokens."""
@@ -84,7 +89,8 @@ def write_gguf(path: Path) -> Path:
     from safetensors.torch import load_file
     from transformers import AutoTokenizer
 
-    config, file = read_json(path / "config.json"), path / "model.gguf"
+    config = read_json(path / "config.json")
+    file = path / "model.gguf"
     writer = gguf.GGUFWriter(file, "qwen2")
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])

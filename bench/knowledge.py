@@ -11,14 +11,13 @@ the document itself is the right answer. The last line of stdout is JSON.
 import sqlite3
 import statistics
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from itertools import islice, product
 from pathlib import Path
 
 import numpy as np
 
-from bench.record import Record, parse
+from bench.record import Results, parse
 from grpo.base.storage import write_lines
 from knowledge.build import build
 from knowledge.store import tokens
@@ -39,7 +38,7 @@ SIZES = {
 }
 TARGETS = {7500: 8.0, 60000: 15.0}  # documents: times faster than the peer
 Document = tuple[str, str]  # title, text
-Search = Callable[[str], set[str]]  # for titles
+SearchTitles = Callable[[str], set[str]]  # for titles
 
 
 def vocabulary() -> np.ndarray:
@@ -58,8 +57,7 @@ def documents(number: int) -> list[Document]:
     cumulative = np.cumsum(frequency / frequency.sum())
     found = []
     for place in range(number):
-        places = np.searchsorted(cumulative, rng.random((SENTENCES, WORDS)))
-        drawn = words[places]
+        drawn = words[np.searchsorted(cumulative, rng.random((SENTENCES, WORDS)))]
         text = ". ".join(" ".join(sentence) for sentence in drawn)
         found.append((f"{words[rng.integers(1000, len(words))].title()} {place}", f"{text}."))
     return found
@@ -74,7 +72,7 @@ def build_here(rows: Sequence[Document], folder: Path) -> KnowledgeBase:
     return KnowledgeBase(out)
 
 
-def peer_search(rows: Sequence[Document], split: Callable[[str], list[str]]) -> Search:
+def peer_search(rows: Sequence[Document], split: Callable[[str], list[str]]) -> SearchTitles:
     """Return the peer's search for titles. split: makes words of a text."""
     from rank_bm25 import BM25Okapi
 
@@ -88,13 +86,7 @@ def peer_search(rows: Sequence[Document], split: Callable[[str], list[str]]) -> 
     return search
 
 
-def search_all(search: Search, queries: Iterable[str]) -> None:
-    """Search for every query."""
-    for words in queries:
-        search(words)
-
-
-def measure(number: int, folder: Path, record: Record) -> None:
+def measure(number: int, folder: Path, results: Results) -> None:
     """Record the time of a search among so many documents, and how often each side finds the right one."""
     rows = documents(number)
     rng = np.random.default_rng(1)
@@ -111,26 +103,24 @@ def measure(number: int, folder: Path, record: Record) -> None:
             return {passage.title for passage in base.search(words, K)}
 
         for kind, split in splits.items():
-            searches: dict[str, Search] = {"ours": ours}
-            if record.options.peer != "none":
+            searches: dict[str, SearchTitles] = {"ours": ours}
+            if results.options.peer != "none":
                 searches["rank_bm25"] = peer_search(rows, split)
             name = f"search, {number} documents, {kind}"
             for side, search in searches.items():
                 recall = statistics.mean(title in search(text) for text, title in queries.items())
-                record.check({f"{name}: {side} recall@5": recall})
-            sides = {side: partial(search_all, search, queries) for side, search in searches.items()}
-            target = {"target": TARGETS[number]} if number in TARGETS else {}
-            record.compare(name, sides, tokens=None, calls=NUM_QUERIES, **target)
+                results.check({f"{name}: {side} recall@5": recall})
+            sides = {side: lambda search=search: list(map(search, queries)) for side, search in searches.items()}
+            results.compare(name, sides, tokens=None, times=NUM_QUERIES, target=TARGETS.get(number))
 
 
 def main(argv: list[str] | None = None) -> dict:
-    peers = {"none": (), "rank_bm25": ("rank_bm25",)}
-    options = parse("knowledge", __doc__, argv, SIZES, peers, dtypes=())
-    record = Record("knowledge", options, sqlite=sqlite3.sqlite_version)
+    options = parse("knowledge", __doc__, argv, SIZES, {"none": (), "rank_bm25": ("rank_bm25",)}, dtypes=())
+    results = Results("knowledge", options, sqlite=sqlite3.sqlite_version)
     for number in options.peer_documents:
         with tempfile.TemporaryDirectory() as folder:
-            measure(number, Path(folder), record)
-    return record.finish()
+            measure(number, Path(folder), results)
+    return results.finish()
 
 
 if __name__ == "__main__":

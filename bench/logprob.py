@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from bench import ceilings, models
-from bench.record import Record, parse
+from bench.record import Results, parse
 from bench.workload import plain_logprobs
 from grpo.algorithm.logprobs import token_logprobs
 from grpo.engine.model.memory import CHUNK
@@ -54,32 +54,31 @@ class Problem:
         return float(mean.detach())
 
 
-def measure(vocab: int, dtype: str, record: Record) -> None:
+def measure(vocab: int, dtype: str, results: Results) -> None:
     """Record both sides at one vocabulary and dtype."""
-    options = record.options
+    options = results.options
     name = f"vocabulary {vocab}, {dtype}"
     build = models.build_of(options, dtype=dtype)
     problem = Problem(options.tokens, options.width, vocab, build)
     sides = ["ours"] if options.peer == "none" else ["ours", options.peer]
     runs = {side: partial(problem.run, side) for side in sides}
-    record.check({f"{name}, {side}: mean log-prob": run() for side, run in runs.items()})
-    logits_flops = 2 * options.tokens * options.width * vocab
-    flops = 2 * logits_flops  # the logits, and their gradient
-    floor = ceilings.floor_seconds(flops, build.dtype, record.peak)
-    record.compare(name, runs, options.tokens, floor, target=TARGETS[dtype])
+    results.check({f"{name}, {side}: mean log-prob": run() for side, run in runs.items()})
+    flops = 4 * options.tokens * options.width * vocab  # half of them for the logits, half for their gradient
+    floor = ceilings.floor_seconds(flops, build.dtype, results.peak)
+    results.compare(name, runs, options.tokens, floor, target=TARGETS[dtype])
 
 
 def main(argv: list[str] | None = None) -> dict:
-    peers = {"torch": (), "none": ()}
-    options = parse("logprob", __doc__, argv, SIZES, peers, dtypes=("both", "float32", "bfloat16"))
-    record = Record("logprob", options, ceilings.peaks)
+    dtypes = ("both", "float32", "bfloat16")
+    options = parse("logprob", __doc__, argv, SIZES, {"torch": (), "none": ()}, dtypes)
+    results = Results("logprob", options, ceilings.peaks)
     dtypes = [options.dtype]
     if options.dtype == "both":
         dtypes = ["float32", "bfloat16"]
     for vocab in options.vocabularies:
         for dtype in dtypes:
-            measure(vocab, dtype, record)
-    return record.finish()
+            measure(vocab, dtype, results)
+    return results.finish()
 
 
 if __name__ == "__main__":

@@ -109,7 +109,8 @@ def made_on_device(name: str, mean_length: float | None) -> Iterator[Path]:
     def load(path: Path, build: Build, adapter: None = None) -> Decoder:
         return random_decoder(name, build, mean_length)
 
-    made, unchecked = mock.patch.object(policy, "load_decoder", load), mock.patch.object(run, "check_start")
+    made = mock.patch.object(policy, "load_decoder", load)
+    unchecked = mock.patch.object(run, "check_start")
     with temporary_folder(name) as path, made, unchecked:
         yield path
 

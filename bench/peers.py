@@ -1,4 +1,7 @@
-"""Set up whom we are compared with in more than one benchmark: transformers' model, and TRL's GRPOTrainer."""
+"""Set up whom we are compared with in more than one benchmark: transformers' model, and TRL's GRPOTrainer.
+
+Their libraries are imported where they are needed, since a benchmark also runs without its peers.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path

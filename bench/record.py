@@ -55,9 +55,7 @@ def parse(
     parser.add_argument("--peer", choices=peers, default=next(iter(peers)), help="what to compare with")
     parser.add_argument("--repeats", type=int, default=5, help="how often each side runs; the sides take turns")
     parser.add_argument("--smoke", action="store_true", help="use tiny sizes, to see whether the benchmark runs")
-    own = RESULTS / f"{name}.jsonl"
-    saving = f"append the rows to FILE (default: bench/results/{own.name})"
-    parser.add_argument("--save", type=Path, nargs="?", const=own, metavar="FILE", help=saving)
+    add_save(parser, f"{name}.jsonl")
     for size, value in sizes["cpu"].items():
         add_size(parser, size, value, (choices or {}).get(size))
     device = parser.parse_known_args(argv)[0].device
@@ -81,6 +79,12 @@ def plain_parser(module: str, doc: str) -> argparse.ArgumentParser:
     return command_parser(module, doc.partition("\n\n")[2])
 
 
+def add_save(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add --save. name: of the file in bench/results that gets the rows, if no other is named."""
+    text = f"append the rows to FILE (default: bench/results/{name})"
+    parser.add_argument("--save", type=Path, nargs="?", const=RESULTS / name, metavar="FILE", help=text)
+
+
 def add_size(parser: argparse.ArgumentParser, name: str, value: Any, choices: Sequence[str] | None) -> None:
     """Add the option of a size. value: its default, or a list of one kind; a default of False makes a flag."""
     option = f"--{name.replace('_', '-')}"
@@ -96,7 +100,7 @@ def add_size(parser: argparse.ArgumentParser, name: str, value: Any, choices: Se
 # --- Results -------------------------------------------------------------------------------------------------------
 
 
-class Record:
+class Results:
     """What one run of a benchmark has measured.
 
     With --save, each case, check and profile is appended to a file at once, as a row of its own, so that a benchmark
@@ -131,16 +135,16 @@ class Record:
         sides: timing.Sides,
         tokens: float | None,
         floor: float | None = None,
-        calls: int = 1,
+        times: int = 1,
         **more: object,
     ) -> dict:
         """Time the sides, make a case of it, and keep that.
 
-        tokens: what one call handles; None if it has no tokens. floor: the least time that one call of ours could take.
-        calls: how often a side repeats its work in one run. The case has the seconds of one call.
+        tokens: of one time; None if there are none. floor: the least time that ours could take.
+        times: how often a side does its work in one run. The case has the seconds of one time.
         """
         timed = timing.interleave(sides, self.options.repeats, self.options.device)
-        seconds = {side: [spent / calls for spent in found] for side, found in timed.items()}
+        seconds = {side: [spent / times for spent in found] for side, found in timed.items()}
         case = timing.make_case(name, seconds, tokens, floor, **more)
         self.add(case)
         return case
@@ -174,9 +178,14 @@ class Record:
         """Append a row of what was found to the results, if --save asks for it."""
         found = {"cases": [], "checks": {}, "profiles": {}} | found
         if self.options.save:
-            self.options.save.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.options.save, "a", encoding="utf-8") as file:
-                file.write(json.dumps(self.about | found) + "\n")
+            append(self.options.save, [self.about | found])
+
+
+def append(path: Path, rows: Iterable[Mapping]) -> None:
+    """Add rows of JSON to a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
 def line_about(case: Mapping) -> str:
@@ -229,7 +238,7 @@ def machine(device: str) -> dict:
         "versions": {package: version(package) for package in PACKAGES if find_spec(package)},
     }
     if "torch" in sys.modules:
-        import torch
+        import torch  # it is there
 
         found["threads"] = torch.get_num_threads()
         if device == "cuda":

@@ -44,8 +44,6 @@ def read_own(path: Path) -> list[dict]:
 def newest(rows: Iterable[Mapping]) -> list[CaseOfRow]:
     """Return each case of each benchmark, device and dtype as it was measured last, those of a real shape first.
 
-    Of the dtypes of a benchmark, the one that was measured last comes first.
-
     rows: oldest first; those of a smoke test do not count.
     """
     found: dict[tuple, dict[str, CaseOfRow]] = {}
@@ -57,11 +55,7 @@ def newest(rows: Iterable[Mapping]) -> list[CaseOfRow]:
         cases = found.setdefault(key, {})
         for case in row["cases"]:
             cases[case["name"]] = row, case
-    dates = {key: max(row["date"] for row, _ in cases.values()) for key, cases in found.items() if cases}
-    measured = []
-    newest_first = sorted(dates, key=dates.get, reverse=True)
-    for key in sorted(newest_first, key=lambda key: key[:2]):
-        measured += found[key].values()
+    measured = [pair for key in sorted(found) for pair in found[key].values()]
     return sorted(measured, key=lambda row_and_case: REAL not in row_and_case[1]["name"])
 
 
@@ -74,13 +68,13 @@ def cells(row: Mapping, case: Mapping) -> list[str]:
         low, high = case["ratio_range"]
         peer = f"{side}: {duration(case['seconds'][side]['median'])}"
         faster = f"**{case['ratio']:.1f}** ({low:.1f} to {high:.1f})"
-    target = f"{case['target']:g}" if "target" in case else ""
+    target = case.get("target") or 0
+    aim = f"{target:g} ×" if target > 1 else f"{100 * target:.0f} %"  # of the peer's speed, or of the ceiling
     share = f"{100 * case['ceiling_share']:.0f} %" if "ceiling_share" in case else ""
     options = row["options"]
-    names = row["bench"], options.get("device", "cpu"), options.get("dtype")
-    name = ", ".join(filter(None, names))
+    name = ", ".join(filter(None, (row["bench"], options.get("device", "cpu"), options.get("dtype"))))
     ours = [duration(our_seconds(case)), rates.get("ours", "")]
-    return [name, case["name"], *ours, peer, rates.get(side, ""), faster, target, share]
+    return [name, case["name"], *ours, peer, rates.get(side, ""), faster, aim if target else "", share]
 
 
 def footing(rows: Iterable[Mapping]) -> str:
@@ -114,10 +108,8 @@ def main(argv: list[str] | None = None) -> dict:
     if not options.results.exists():
         parser.error(f"there is no {options.results}: give a file or a folder that a benchmark's --save has written")
     is_folder = options.results.is_dir()
-    rows = []
-    for path in sorted(options.results.glob("*.jsonl")) if is_folder else [options.results]:
-        rows += read_own(path)
-    found = newest(rows)
+    files = sorted(options.results.glob("*.jsonl")) if is_folder else [options.results]
+    found = newest(row for path in files for row in read_own(path))
     lines = [cells(row, case) for row, case in found]
     block = f"{markdown_table(COLUMNS, lines)}\n\n{footing(row for row, _ in found)}"
     print(block)

@@ -29,7 +29,7 @@ from pathlib import Path
 import torch
 
 from bench import ceilings, engines, models, peers
-from bench.record import Record, parse
+from bench.record import Results, parse
 from bench.timing import Side
 from bench.workload import KINDS, Work, padded, random_rows
 from grpo.algorithm.schema import Completion
@@ -39,6 +39,7 @@ from grpo.engine.sampling.decode_step import CudaCapture
 from grpo.engine.sampling.sampler import Sampler
 
 DRAWS = 16  # of each row, in one run
+DRAW_TARGETS = {"operation": 20.0}
 TARGETS = {"hf": (3.0, 5.0), "ctranslate2": (1.2, 1.2)}  # peer -> how many times as fast, at equal and varied lengths
 SIZES = {
     "smoke": {
@@ -97,8 +98,7 @@ def sample(sampler: Sampler, work: Work, **settings: float) -> list[Completion]:
     """Return our completions, prompt by prompt."""
     seeds = list(range(len(work.lengths)))
     params = SamplingParams(work.steps, **settings)
-    groups = sampler.sample(work.prompts, work.group, params, seeds, limits=work.lengths)
-    return list(chain.from_iterable(groups))
+    return list(chain(*sampler.sample(work.prompts, work.group, params, seeds, limits=work.lengths)))
 
 
 @contextmanager
@@ -112,9 +112,9 @@ def busy_process() -> Iterator[None]:
         process.wait()
 
 
-def speed(path: Path, work: Work, name: str, record: Record) -> None:
+def speed(path: Path, work: Work, name: str, results: Results) -> None:
     """Time generation."""
-    options = record.options
+    options = results.options
     build = models.build_of(options)
     model = models.ours(path, models.build_of(options, options.rank))
     sampler = Sampler(model, (), max_slots=len(work.lengths))  # made once, as in a run: on a GPU it prepares graphs
@@ -138,9 +138,9 @@ def speed(path: Path, work: Work, name: str, record: Record) -> None:
             assert [tokens for _, tokens in engine.generate(work)] == work.lengths
 
         sides[options.peer] = run_engine
-    floor = ceilings.generation_floor(model, work, record.peak)
-    targets = {} if options.peer not in TARGETS else {"target": TARGETS[options.peer][work.group > 1]}
-    record.compare(name, sides, sum(work.lengths), floor, **targets)
+    floor = ceilings.generation_floor(model, work, results.peak)
+    target = TARGETS.get(options.peer, (None, None))[work.group > 1]
+    results.compare(name, sides, sum(work.lengths), floor, target=target)
 
 
 def engine_of(peer: str, path: Path, work: Work) -> engines.CTranslate2 | engines.LlamaCpp:
@@ -180,19 +180,20 @@ def repeated(draw: Side, capture: CudaCapture | None = None) -> Side:
     return capture(run).replay if capture else run
 
 
-def drawing(record: Record) -> None:
+def drawing(results: Results) -> None:
     """Time drawing tokens from weights, and tokens with log-probs from logits; each row has its own distribution."""
-    options = record.options
-    rows, vocab = max(options.batches), options.vocabulary
+    options = results.options
+    rows = max(options.batches)
+    vocab = options.vocabulary
     logits_BV = torch.randn(rows, vocab, device=options.device) * 3
     weight_BV = logits_BV.softmax(-1)
     seed_B = torch.arange(rows, device=options.device)
     step_B = torch.zeros_like(seed_B)
     uniform_B = uniforms(seed_B, step_B)
-    results = torch.zeros_like(seed_B)[:, None], *torch.zeros(2, rows, 1, device=options.device)
+    outputs = torch.zeros_like(seed_B)[:, None], *torch.zeros(2, rows, 1, device=options.device)
     ours = {
         "operation": lambda: inverse_cdf(weight_BV, uniform_B),
-        "from logits": lambda: draw_tokens(logits_BV, seed_B, step_B, SamplingParams(1), results),
+        "from logits": lambda: draw_tokens(logits_BV, seed_B, step_B, SamplingParams(1), outputs),
     }
     theirs = {
         "operation": lambda: torch.multinomial(weight_BV, 1),
@@ -202,8 +203,9 @@ def drawing(record: Record) -> None:
         sides = {"ours": repeated(draw, CudaCapture() if options.device == "cuda" else None)}
         if options.peer != "none":
             sides["torch.multinomial"] = repeated(theirs[kind])
-        target = {"target": 20.0} if kind == "operation" else {}
-        record.compare(f"draw, {kind}, {rows} x {vocab}", sides, tokens=rows, calls=DRAWS, **target)
+        results.compare(
+            f"draw, {kind}, {rows} x {vocab}", sides, tokens=rows, times=DRAWS, target=DRAW_TARGETS.get(kind)
+        )
 
 
 def main(argv: list[str] | None = None) -> dict:
@@ -214,7 +216,7 @@ def main(argv: list[str] | None = None) -> dict:
         "none": (),
     }
     options = parse("sampler", __doc__, argv, SIZES, needs, choices={"models": models.SHAPES})
-    record = Record("sampler", options, ceilings.peaks)
+    results = Results("sampler", options, ceilings.peaks)
     nucleus = f", top_p {options.top_p:g}" if options.top_p < 1 else ""
     adapter = f", adapter of rank {options.rank}" if options.rank else ""
     beside = ", beside a busy process" if options.busy else ""
@@ -227,14 +229,17 @@ def main(argv: list[str] | None = None) -> dict:
                     work = make(batch, options.tokens, vocab)
                     with busy_process() if options.busy else nullcontext():
                         speed(
-                            path, work, f"{name}, {kind} lengths, batch {batch}{nucleus}{adapter}{beside}{peer}", record
+                            path,
+                            work,
+                            f"{name}, {kind} lengths, batch {batch}{nucleus}{adapter}{beside}{peer}",
+                            results,
                         )
             if options.peer == "hf":
-                record.check({f"{name} logp_difference_max": agreement(path, options)})
+                results.check({f"{name} logp_difference_max": agreement(path, options)})
             elif options.peer != "none":
-                record.check({f"{name} share of the same greedy texts": same_texts(path, options)})
-    drawing(record)
-    return record.finish()
+                results.check({f"{name} share of the same greedy texts": same_texts(path, options)})
+    drawing(results)
+    return results.finish()
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def letters(prompts: Sequence[str], completions: Sequence[str], **columns: objec
     return [text.count("1") / max(len(text), 1) for text in completions]
 
 
-class Judge:
+class SlowJudge:
     """A reward that takes its time. All calls of a step are in flight together.
 
     delays: the seconds that the next calls take; 0 when there are none left. num_ended: calls that gave their score.
@@ -40,7 +40,7 @@ class Judge:
 
 
 @contextmanager
-def trainer(checkpoint: Path, judge: Judge | None = None, **keys: object) -> Iterator[GrpoTrainer]:
+def trainer(checkpoint: Path, judge: SlowJudge | None = None, **keys: object) -> Iterator[GrpoTrainer]:
     """Make a trainer of the given configuration, with its files beside the checkpoint.
 
     judge: its only reward, instead of `letters`.

@@ -19,32 +19,19 @@ from statistics import fmean
 
 import numpy as np
 
-from bench.record import RESULTS, machine, markdown_table, plain_parser
-from grpo.base.errors import CONFIG, UserError, run_main
-from grpo.base.storage import read_mapping
-from grpo.data.files import read_records
-from grpo.evaluation.compare import RATES, collect, interval
+from bench.record import add_save, append, machine, markdown_table, plain_parser
+from grpo.base.errors import UserError, run_main
+from grpo.evaluation.compare import RATES, interval, measure_answers
+from grpo.run.diagnosis.record import Answer, Record, read_record
 
-OWN = RESULTS / "studies" / "rows.jsonl"
 TOGETHER = 10  # steps in each mean of the curve
 Change = Mapping[str, float]  # before, after, change, and the ends of its interval: low, high
 
 
-def answers_of(run: Path) -> tuple[list[dict], list[dict]]:
-    """Read what a run answered to its held-out questions before and after training."""
-    steps = sorted((run / "evaluation").glob("step-*.jsonl"))
-    if len(steps) < 2:
-        what = f"the run {run} has not answered held-out questions before and after training"
-        raise UserError(what, f"{run / 'evaluation'} has {len(steps)} files", "finish it with eval_size set", CONFIG)
-    return read_records(steps[0]), read_records(steps[-1])
-
-
-def changes(before: Sequence[dict], after: Sequence[dict]) -> dict[str, Change]:
-    """Compare two lists of answers to the same questions, by each measure that both have."""
-    first, last = collect(before, "before"), collect(after, "after")
-    titles = {}
-    for row in before:
-        titles[row["row"], str(row["question"])] = row.get("title") or row["question"]
+def changes(pairs: Sequence[tuple[Answer, Answer]]) -> dict[str, Change]:
+    """Compare the first and the last answer to each question, by each measure that both have."""
+    first, last = (measure_answers(map(vars, answers)) for answers in zip(*pairs, strict=True))
+    titles = {(answer.row, answer.question): answer.title or answer.question for answer, _ in pairs}
     found = {}
     for name in first:
         questions = [question for question in first[name] if question in last.get(name, ())]
@@ -61,28 +48,34 @@ def change(old: Sequence[float], new: Sequence[float], titles: Sequence[str]) ->
     sizes = np.bincount(places)
     sums = np.bincount(places, np.subtract(new, old))
     low, high = interval(lambda chosen: sums[chosen].sum() / sizes[chosen].sum(), len(sizes))
-    before, after = fmean(old), fmean(new)
+    before = fmean(old)
+    after = fmean(new)
     return {"before": before, "after": after, "change": after - before, "low": low, "high": high}
 
 
-def curve(run: Path) -> list[float]:
+def curve(record: Record) -> list[float]:
     """Return the mean reward of each ten steps."""
-    rewards = [row["reward"] for row in read_records(run / "metrics.jsonl") if "reward" in row]
-    starts = range(0, len(rewards), TOGETHER)
-    return [fmean(rewards[start : start + TOGETHER]) for start in starts]
+    rewards = [step["reward"] for step in record.steps if "reward" in step]
+    return [fmean(rewards[start : start + TOGETHER]) for start in range(0, len(rewards), TOGETHER)]
 
 
 def study(run: Path) -> dict:
     """Return the row of a run."""
-    config = read_mapping(run / "config.resolved.yaml")
-    before, after = answers_of(run)
+    record = read_record(run)
+    pairs = record.answered_twice()
+    if not pairs:
+        raise UserError(
+            f"the run {run} has not answered held-out questions before and after training",
+            f"{run / 'evaluation'} does not hold both",
+            "finish it with eval_size set",
+        )
     return {
-        "run": run.name,
-        "seed": config.get("seed"),
-        "steps": config.get("max_steps"),
-        "questions": len(after),
-        "measures": changes(before, after),
-        "curve": curve(run),
+        "run": record.name,
+        "seed": record.config.get("seed"),
+        "steps": record.config.get("max_steps"),
+        "questions": len(pairs),
+        "measures": changes(pairs),
+        "curve": curve(record),
     }
 
 
@@ -109,27 +102,29 @@ def mean_of(rows: Sequence[Mapping]) -> dict:
 
 def table(row: Mapping, ends: str) -> str:
     """Make the table of a row. ends: what its lowest and highest changes are."""
-    lines = []
-    for name, found in row["measures"].items():
-        low, high = shown(name, found["low"], "+"), shown(name, found["high"], "+")
-        line = [name, shown(name, found["before"]), shown(name, found["after"])]
-        lines.append([*line, shown(name, found["change"], "+"), f"{low} to {high}"])
+    lines = [
+        [
+            name,
+            shown(name, found["before"]),
+            shown(name, found["after"]),
+            shown(name, found["change"], "+"),
+            f"{shown(name, found['low'], '+')} to {shown(name, found['high'], '+')}",
+        ]
+        for name, found in row["measures"].items()
+    ]
     return markdown_table([row["run"], "before", "after", "change", ends], lines)
 
 
 def save(path: Path, rows: Iterable[Mapping]) -> None:
     """Append rows to a file, with the date and the machine."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     about = {"date": time.strftime("%Y-%m-%d"), "machine": machine("cpu")}
-    with open(path, "a", encoding="utf-8") as file:
-        file.writelines(json.dumps(row | about) + "\n" for row in rows)
+    append(path, [row | about for row in rows])
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = plain_parser("bench.study", __doc__)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a finished run")
-    saving = f"append the rows to FILE (default: bench/results/{OWN.relative_to(RESULTS)})"
-    parser.add_argument("--save", type=Path, nargs="?", const=OWN, metavar="FILE", help=saving)
+    add_save(parser, "studies/rows.jsonl")
     options = parser.parse_args(argv)
     rows = [study(run) for run in options.runs]
     for row in rows:

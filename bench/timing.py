@@ -30,7 +30,7 @@ def once(side: Side, device: str = "cpu") -> float:
         start = time.perf_counter()
         side()
         return time.perf_counter() - start
-    import torch
+    import torch  # not before: some benchmarks need none
 
     begin = torch.cuda.Event(enable_timing=True)
     end = torch.cuda.Event(enable_timing=True)
@@ -45,7 +45,7 @@ def once(side: Side, device: str = "cpu") -> float:
 def now(device: str) -> float:
     """Wait until the device has done all its work, and return the time."""
     if device == "cuda":
-        import torch
+        import torch  # as in `once`
 
         torch.cuda.synchronize()
     return time.perf_counter()

@@ -21,8 +21,8 @@ from types import SimpleNamespace
 import torch
 
 from bench import ceilings, models, peers, steps
-from bench.record import Record, parse
-from bench.whole_steps import Shape
+from bench.record import Results, parse
+from bench.whole_steps import StepShape
 from bench.workload import KINDS, Work, padded, random_rows
 from grpo.algorithm.interfaces import Settings
 from grpo.algorithm.loss import policy_loss
@@ -45,11 +45,13 @@ def make_groups(work: Work, vocab: int) -> list[Group]:
     """Make random completions of the work's lengths, with advantages that sum to zero in each group."""
     rows = iter(random_rows(work.lengths, vocab))
     advantages = torch.linspace(-1, 1, work.group).tolist()
-    groups = []
-    for number, prompt_ids in enumerate(work.prompts):
-        completions = [Completion.given(list(next(rows)), "length", advantage=advantage) for advantage in advantages]
-        groups.append(Group(Prompt(number, "", prompt_ids, {}), completions))
-    return groups
+    return [
+        Group(
+            Prompt(number, "", prompt_ids, {}),
+            [Completion.given(list(next(rows)), "length", advantage=advantage) for advantage in advantages],
+        )
+        for number, prompt_ids in enumerate(work.prompts)
+    ]
 
 
 def our_pass(learner: Grpo, batches: list[PackedBatch]) -> float:
@@ -63,9 +65,12 @@ class Padded:
     """The peer: transformers' model with PEFT's adapter, and the same completions as padded rows."""
 
     def __init__(self, model, groups: list[Group], settings: Settings):
-        self.model, self.settings = model, settings
+        self.model = model
+        self.settings = settings
         device = model.device
-        prompts, completions, advantages = [], [], []
+        prompts = []
+        completions = []
+        advantages = []
         for group in groups:
             prompts += [group.prompt.ids] * len(group.completions)
             completions += [completion.ids for completion in group.completions]
@@ -79,26 +84,15 @@ class Padded:
         rows_C, _ = self.is_scored_NS.nonzero(as_tuple=True)
         advantage_C = torch.tensor(advantages, device=device)[rows_C]
         weight_C = torch.full_like(advantage_C, 1 / len(rows_C))
-        self.batch = SimpleNamespace(
-            completion_C=rows_C,
-            advantage_C=advantage_C,
-            weight_C=weight_C,
-            old_logp_C=None,
-        )
+        self.batch = SimpleNamespace(completion_C=rows_C, advantage_C=advantage_C, weight_C=weight_C, old_logp_C=None)
 
     def run(self) -> float:
         """Run forward, loss and backward over all rows at once; return the mean log-prob."""
         self.model.zero_grad(set_to_none=True)
-        output = self.model(
-            self.ids_NS,
-            attention_mask=self.mask_NS,
-            logits_to_keep=self.width + 1,
-            use_cache=False,
-        )
+        output = self.model(self.ids_NS, attention_mask=self.mask_NS, logits_to_keep=self.width + 1, use_cache=False)
         logits_NSV = output.logits[:, :-1].float()
         targets_NS = self.ids_NS[:, -self.width :]
-        chosen_NS1 = logits_NSV.gather(2, targets_NS[..., None])
-        chosen_NS = chosen_NS1[..., 0]
+        chosen_NS = logits_NSV.gather(2, targets_NS[..., None])[..., 0]
         logp_NS = chosen_NS - logits_NSV.logsumexp(-1)
         logp_C = logp_NS[self.is_scored_NS]
         loss, _ = policy_loss(self.batch, logp_C, self.settings)  # the old log-probs are the new ones
@@ -117,10 +111,10 @@ def peft_model(path: Path, model: Decoder):
     return PeftModel.from_pretrained(base, adapter, is_trainable=True, autocast_adapter_dtype=False)
 
 
-def measure(path: Path, work: Work, name: str, record: Record) -> None:
+def measure(path: Path, work: Work, name: str, results: Results) -> None:
     """Record the timed case, and the agreement of the log-probs."""
-    options = record.options
-    keys = Shape("", len(work.prompts), work.group, max(work.lengths), TARGET, beta=0.0).keys(options)
+    options = results.options
+    keys = StepShape("", len(work.prompts), work.group, max(work.lengths), TARGET, beta=0.0).keys(options)
     with steps.trainer(path, **keys) as trainer:
         learner = trainer.learner
         model = models.fill_adapters(trainer.model)
@@ -131,26 +125,32 @@ def measure(path: Path, work: Work, name: str, record: Record) -> None:
         if options.peer == "peft":
             sides["peft"] = Padded(peft_model(path, model), groups, learner.settings).run
         for side, run in sides.items():
-            record.check({f"{name}, {side}: mean log-prob": run()})
+            results.check({f"{name}, {side}: mean log-prob": run()})
         packed = sum(batch.layout.num_tokens for batch in batches)
         tokens = sum(work.lengths)
         flops = 2 * ceilings.forward_flops(model.config, packed, tokens)  # forward, and back to the inputs
-        floor = ceilings.floor_seconds(flops, model.build.dtype, record.peak)
-        record.compare(name, sides, tokens, floor, target=TARGET, packed_tokens=packed)
+        floor = ceilings.floor_seconds(flops, model.build.dtype, results.peak)
+        results.compare(name, sides, tokens, floor, target=TARGET, packed_tokens=packed)
 
 
 def main(argv: list[str] | None = None) -> dict:
-    needs = {"peft": ("peft", "transformers"), "none": ()}
-    options = parse("train_step", __doc__, argv, SIZES, needs, choices={"models": models.SHAPES})
-    record = Record("train_step", options, ceilings.peaks)
+    options = parse(
+        "train_step",
+        __doc__,
+        argv,
+        SIZES,
+        {"peft": ("peft", "transformers"), "none": ()},
+        choices={"models": models.SHAPES},
+    )
+    results = Results("train_step", options, ceilings.peaks)
     batch = options.prompts * options.group
     for name in options.models:
         vocab = models.SHAPES[name]["vocab_size"]
         with models.temporary_model(name, options) as path:
             for kind, make in KINDS.items():
                 work = make(batch, options.tokens, vocab, options.group)
-                measure(path, work, f"{name}, {kind} lengths", record)
-    return record.finish()
+                measure(path, work, f"{name}, {kind} lengths", results)
+    return results.finish()
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from pathlib import Path
 import torch
 
 from bench import ceilings, models, peers, steps, timing
-from bench.record import Record, parse
+from bench.record import Results, parse
 from bench.workload import completion_lengths, packed_tokens, work_of
 from grpo.algorithm.schema import Group
 from grpo.engine.attention import choice
@@ -45,7 +45,7 @@ LEARNING_RATE = 1e-6
 
 
 @dataclass(frozen=True)
-class Shape:
+class StepShape:
     """The sizes of a step. group: completions per prompt. tokens: of each, at most. rank: of the adapter.
 
     target: times faster than TRL, or the share of the ceiling.
@@ -81,12 +81,12 @@ class Shape:
 
 
 SHAPES = {
-    "knowrl": Shape("7b", prompts=8, group=12, tokens=1024, target=0.6, rank=256, beta=0.001),
-    "math": Shape("1.5b", prompts=16, group=2, tokens=512, target=0.6, beta=0.05),
-    "small": Shape("4m", prompts=8, group=12, tokens=128, target=0.3),
-    "smollm2": Shape("smollm2", prompts=4, group=8, tokens=64, target=6.5),
-    "31m": Shape("31m", prompts=4, group=8, tokens=128, target=5.0),
-    "trl_gpu": Shape("1.5b", prompts=4, group=8, tokens=256, target=5.0),
+    "knowrl": StepShape("7b", prompts=8, group=12, tokens=1024, target=0.6, rank=256, beta=0.001),
+    "math": StepShape("1.5b", prompts=16, group=2, tokens=512, target=0.6, beta=0.05),
+    "small": StepShape("4m", prompts=8, group=12, tokens=128, target=0.3),
+    "smollm2": StepShape("smollm2", prompts=4, group=8, tokens=64, target=6.5),
+    "31m": StepShape("31m", prompts=4, group=8, tokens=128, target=5.0),
+    "trl_gpu": StepShape("1.5b", prompts=4, group=8, tokens=256, target=5.0),
 }
 SHAPES["31m_modules"] = replace(SHAPES["31m"], backend="transformers")
 SHAPES |= {family: replace(SHAPES["31m"], model=family) for family in ("gemma3", "phi3", "qwen3_moe")}
@@ -110,7 +110,8 @@ class Ours:
     """Our steps, with their seconds, metrics and groups."""
 
     def __init__(self, trainer: GrpoTrainer, device: str):
-        self.trainer, self.device = trainer, device
+        self.trainer = trainer
+        self.device = device
         self.seconds: list[float] = []
         self.metrics: list[Mapping[str, float]] = []
         self.groups: list[list[Group]] = []
@@ -123,16 +124,14 @@ class Ours:
         self.metrics.append(metrics)
         self.groups.append(groups)
 
-    def add_case(self, name: str, first: int, seconds: Mapping, target: float, record: Record) -> None:
+    def add_case(self, name: str, first: int, seconds: Mapping, target: float, results: Results) -> None:
         """Record a case, with the floor of each phase, and the time of each phase in our steps from `first` on."""
         groups = self.groups[-1]
         packed = packed_tokens(groups)
-        floors = ceilings.step_floors(self.trainer.model, work_of(groups), packed, record.peak)
+        floors = ceilings.step_floors(self.trainer.model, work_of(groups), packed, results.peak)
         tokens = [sum(completion_lengths(groups)) for groups in self.groups[first:]]
-        phases = {}
-        for phase in PHASES:
-            spent = [step[f"time/{phase}"] for step in self.metrics[first:]]
-            phases[phase] = statistics.median(spent)
+        steps = self.metrics[first:]
+        phases = {phase: statistics.median(step[f"time/{phase}"] for step in steps) for phase in PHASES}
         case = timing.make_case(
             name,
             seconds,
@@ -143,15 +142,17 @@ class Ours:
             phases=phases,
             recompute=self.trainer.learner.memory.budget.recompute,
         )
-        record.add(case)
+        results.add(case)
 
 
 # --- A slow judge --------------------------------------------------------------------------------------------------
 
 
-def measure_delays(name: str, title: str, shape: Shape, ours: Ours, judge: steps.Judge, record: Record) -> None:
+def measure_delays(
+    name: str, title: str, shape: StepShape, ours: Ours, judge: steps.SlowJudge, results: Results
+) -> None:
     """Record the cases of one shape, one for each delay of a judge, and its checks."""
-    options = record.options
+    options = results.options
     rng = random.Random(0)
     ours.step()
     resident = 0
@@ -159,33 +160,34 @@ def measure_delays(name: str, title: str, shape: Shape, ours: Ours, judge: steps
         resident = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
     for delay in options.delays:
-        first, judged_before = len(ours.seconds), judge.num_ended
+        first = len(ours.seconds)
+        judged_before = judge.num_ended
         for _ in range(options.repeats):
             judge.delays = iter([rng.uniform(delay / 5, delay) for _ in range(shape.num_completions)])
             ours.step()
         complete = judge.num_ended - judged_before == shape.num_completions * options.repeats
-        record.check({f"{name}, judge {delay:g} s: judged all": complete})
+        results.check({f"{name}, judge {delay:g} s: judged all": complete})
         seconds = {"ours": ours.seconds[first:]}
-        ours.add_case(f"{title}, judge {delay:g} s", first, seconds, shape.target, record)
-    check_steps(name, ours, resident, record)
+        ours.add_case(f"{title}, judge {delay:g} s", first, seconds, shape.target, results)
+    check_steps(name, ours, resident, results)
 
 
-def check_steps(name: str, ours: Ours, resident: int, record: Record) -> None:
+def check_steps(name: str, ours: Ours, resident: int, results: Results) -> None:
     """Record the checks of the steps. resident: bytes of the GPU that were in use before them."""
     trainer = ours.trainer
-    record.check({f"{name}: sampler/logp_diff_mean": ours.metrics[-1]["sampler/logp_diff_mean"]})
-    if record.options.device == "cuda":
+    results.check({f"{name}: sampler/logp_diff_mean": ours.metrics[-1]["sampler/logp_diff_mean"]})
+    if results.options.device == "cuda":
         most = torch.cuda.max_memory_allocated()
         batches = trainer.learner.make_batches(ours.groups[-1])
         tokens = max(len(batch.ids_T) for batch in batches)
         largest = replace(trainer.learner.memory.budget, tokens=tokens)
         needed = memory.Loaded(trainer.model).account(budget=largest)
         predicted = resident + needed.activations + needed.logits
-        record.check({f"{name}: peak memory / predicted": most / predicted, f"{name}: peak GB": most / 1e9})
+        results.check({f"{name}: peak memory / predicted": most / predicted, f"{name}: peak GB": most / 1e9})
         print(f"  {choice.describe(trainer.model)}")
 
 
-def profile_training(name: str, ours: Ours, record: Record) -> None:
+def profile_training(name: str, ours: Ours, results: Results) -> None:
     """Profile forward and backward of the first micro-batch of our last step."""
     trainer = ours.trainer
     batch, *_ = trainer.learner.make_batches(ours.groups[-1])
@@ -194,7 +196,7 @@ def profile_training(name: str, ours: Ours, record: Record) -> None:
         logp_C, _ = trainer.learner.policy_logprobs(batch)
         logp_C.sum().backward()
 
-    record.profile(f"{name}, training", run)
+    results.profile(f"{name}, training", run)
     trainer.optimizer.discard_gradient()
 
 
@@ -208,11 +210,11 @@ def run_turns(trainer, ours: Ours) -> dict[str, list[float]]:
     return {"peer": seconds[1:], "ours": ours.seconds[first + 1 :]}
 
 
-def measure_trl(title: str, path: Path, shape: Shape, ours: Ours, record: Record) -> None:
+def measure_trl(title: str, path: Path, shape: StepShape, ours: Ours, results: Results) -> None:
     """Record the case of one shape beside TRL. Ratios pair each of TRL's steps with ours right after it."""
     from transformers import AutoTokenizer
 
-    options = record.options
+    options = results.options
     variants = {"trl, bfloat16 weights": False, "trl, autocast": True}
     if options.dtype == "float32":
         variants = {"trl": False}
@@ -225,23 +227,21 @@ def measure_trl(title: str, path: Path, shape: Shape, ours: Ours, record: Record
         tokenizer = AutoTokenizer.from_pretrained(path)
         peer = peers.trl_trainer(model, tokenizer, rows, steps.letters, config, bf16=autocast, **quiet)
         # The adapter of TRL's model is still zero, as ours was.
-        pairs = []
-        for group in ours.groups[0]:
-            pairs += [(group.prompt.ids, completion) for completion in group.completions]
+        pairs = [(group.prompt.ids, completion) for group in ours.groups[0] for completion in group.completions]
         errors_C = peers.logprob_errors(peer.model, pairs)
-        record.check({f"{name}: mean log-prob difference": float(errors_C.mean())})
+        results.check({f"{name}: mean log-prob difference": float(errors_C.mean())})
         turns = run_turns(peer, ours)
         case = title if len(variants) == 1 else f"{title}, {name}"
         seconds = {"ours": turns["ours"], name: turns["peer"]}
-        ours.add_case(case, 1, seconds, shape.target, record)
+        ours.add_case(case, 1, seconds, shape.target, results)
 
 
 # --- The command ---------------------------------------------------------------------------------------------------
 
 
-def measure(name: str, record: Record) -> None:
+def measure(name: str, results: Results) -> None:
     """Record the cases of one shape."""
-    options = record.options
+    options = results.options
     shape = SHAPES[name]
     if options.smoke:
         shape = replace(shape, **SMOKE_SIZES)
@@ -252,25 +252,31 @@ def measure(name: str, record: Record) -> None:
     if options.peer == "trl":
         with models.temporary_model(shape.model, options) as path, steps.trainer(path, **keys) as trainer:
             ours = Ours(trainer, options.device)
-            measure_trl(title, path, shape, ours, record)
+            measure_trl(title, path, shape, ours, results)
         return
     keys["system_prompt"] = "" if options.smoke else SYSTEM_PROMPT
     length = options.mean_length or MEAN_LENGTHS.get(name)
-    judge = steps.Judge()
+    judge = steps.SlowJudge()
     with models.made_on_device(shape.model, length) as path, steps.trainer(path, judge, **keys) as trainer:
         ours = Ours(trainer, options.device)
-        measure_delays(name, title, shape, ours, judge, record)
+        measure_delays(name, title, shape, ours, judge, results)
         if options.profile and name == options.shapes[-1]:
-            profile_training(name, ours, record)
+            profile_training(name, ours, results)
 
 
 def main(argv: list[str] | None = None) -> dict:
-    needs = {"none": (), "trl": ("trl", "datasets", "peft", "transformers")}
-    options = parse("whole_steps", __doc__, argv, SIZES, needs, choices={"shapes": SHAPES})
-    record = Record("whole_steps", options, ceilings.peaks)
+    options = parse(
+        "whole_steps",
+        __doc__,
+        argv,
+        SIZES,
+        {"none": (), "trl": ("trl", "datasets", "peft", "transformers")},
+        choices={"shapes": SHAPES},
+    )
+    results = Results("whole_steps", options, ceilings.peaks)
     for name in options.shapes:
-        measure(name, record)
-    return record.finish()
+        measure(name, results)
+    return results.finish()
 
 
 if __name__ == "__main__":

@@ -35,11 +35,8 @@ class Work:
 
     def behind(self, step: int) -> list[int]:
         """Return how many tokens lie behind each sequence that still decodes in this step."""
-        found = []
-        for prompt, length in zip(self.repeated, self.lengths, strict=True):
-            if length > step:
-                found.append(len(prompt) + step)
-        return found
+        rows = zip(self.repeated, self.lengths, strict=True)
+        return [len(prompt) + step for prompt, length in rows if length > step]
 
 
 def random_rows(lengths: Iterable[int], vocab: int) -> list[Ids]:
@@ -50,22 +47,20 @@ def random_rows(lengths: Iterable[int], vocab: int) -> list[Ids]:
 
 def equal_work(batch: int, tokens: int, vocab: int, group: int = 1) -> Work:
     """Make completions that all have the same length, of prompts that have half of it."""
-    prompts = random_rows([tokens // 2] * (batch // group), vocab)
-    return Work(prompts, group, lengths=[tokens] * batch)
+    return Work(random_rows([tokens // 2] * (batch // group), vocab), group, lengths=[tokens] * batch)
 
 
 def variable_work(batch: int, tokens: int, vocab: int, group: int = GROUP) -> Work:
     """Draw completion lengths from a log-normal distribution: many short ones, and some cut off at the limit."""
     rng = random.Random(0)
     num_prompts = batch // group
-    lengths = []
-    for _ in range(num_prompts * group):
-        factor = math.exp(0.6 * rng.gauss(0, 1))
-        length = round(tokens * 0.4 * factor)
-        lengths.append(max(1, min(tokens, length)))
+    drawn = [round(tokens * 0.4 * math.exp(0.6 * rng.gauss(0, 1))) for _ in range(num_prompts * group)]
     of_prompts = [rng.randint(tokens // 8, tokens * 3 // 4) for _ in range(num_prompts)]
-    prompts = random_rows(of_prompts, vocab)
-    return Work(prompts, group, lengths)
+    return Work(
+        random_rows(of_prompts, vocab),
+        group,
+        lengths=[max(1, min(tokens, length)) for length in drawn],
+    )
 
 
 KINDS = {"equal": equal_work, "variable": variable_work}
@@ -73,8 +68,11 @@ KINDS = {"equal": equal_work, "variable": variable_work}
 
 def work_of(groups: list[Group]) -> Work:
     """Describe groups that were sampled."""
-    prompts = [group.prompt.ids for group in groups]
-    return Work(prompts, len(groups[0].completions), completion_lengths(groups))
+    return Work(
+        [group.prompt.ids for group in groups],
+        len(groups[0].completions),
+        completion_lengths(groups),
+    )
 
 
 def completion_lengths(groups: Iterable[Group]) -> list[int]:
@@ -84,20 +82,14 @@ def completion_lengths(groups: Iterable[Group]) -> list[int]:
 
 def packed_tokens(groups: Iterable[Group]) -> int:
     """Count the packed tokens: each prompt once, and each completion without its last token."""
-    total = 0
-    for group in groups:
-        total += len(group.prompt.ids)
-        total += sum(length - 1 for length in completion_lengths([group]))
-    return total
+    return sum(len(group.prompt.ids) + sum(length - 1 for length in completion_lengths([group])) for group in groups)
 
 
 def padded(rows: Sequence[Ids], side: str, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pad rows of ids with zeros on one side, and return them with a mask that is 0 on the padding and else 1."""
+    """Pad random rows with zeros on one side, and return them with a mask that is 0 on the padding and else 1."""
     ids = [torch.tensor(row, device=device) for row in rows]
-    ones = [torch.ones_like(row) for row in ids]
     ids_NS = pad_sequence(ids, batch_first=True, padding_side=side)
-    mask_NS = pad_sequence(ones, batch_first=True, padding_side=side)
-    return ids_NS, mask_NS
+    return ids_NS, (ids_NS != 0).long()  # no row holds a special id
 
 
 def plain_logprobs(logits_CV: torch.Tensor, targets_C: torch.Tensor) -> torch.Tensor:

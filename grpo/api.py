@@ -30,7 +30,7 @@ from grpo.base.storage import Json, read_mapping
 from grpo.config.load import is_known, load_config, to_text
 from grpo.config.options import TrainConfig
 from grpo.config.values import expand_variables
-from grpo.data.files import join_errors, plain, row_error
+from grpo.data.files import join_errors, json_value, row_error
 from grpo.data.objects import Objects
 from grpo.evaluation.held_out import Measurement
 from grpo.run.libraries import usual_modes
@@ -144,10 +144,19 @@ def _train(named: dict[str, Any], keys: dict[str, Any]) -> Result:
     check = lambda name, function: function if function is environment else as_function(name, function)  # noqa: E731
     functions = _name_functions(settings, ("reward_funcs", "eval_reward_funcs"), check)
     tools = _name_functions(settings, ("tools",), partial(made, "tool"))
-    if callable(environment):
+    if not isinstance(environment, str | None):
+        settings["environment"] = [environment]
         _name_functions(settings, ("environment",), methods_of)
-        (settings["environment"],) = settings["environment"]
-        made_by = {settings["environment"]: environment}
+        (name,) = settings["environment"]
+        settings["environment"] = name
+        made_by = {name: environment}
+        given = settings.get("reward_funcs")
+        given = [given] if isinstance(given, str) else given
+        if given and hasattr(environment, "get_reward") and name not in given:  # as in TRL
+            settings["reward_funcs"] = [*given, name]
+            for section in (settings, settings.get("args")):
+                if isinstance(section, dict) and (weights := section.get("reward_weights")):
+                    section["reward_weights"] = [*weights, 1.0]
         functions = functions | made_by
         tools = tools | made_by
     records = _take_rows(settings, folder)
@@ -237,7 +246,7 @@ def _records(rows: Any, path: Path) -> list[Json]:
             bad[number] = row_error(path, number, "is no record", f"it is a {type(row).__name__}", HOW_ROWS)
             continue
         try:
-            records.append(plain(row))
+            records.append(json_value(row))
         except (TypeError, ValueError, RecursionError) as error:
             bad[number] = row_error(path, number, "cannot be written", reason(error), "leave out the column")
     if bad:
@@ -253,7 +262,7 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     refused = {}
     for name, value in settings.items():
         try:
-            values[name] = str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else plain(value)
+            values[name] = str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else json_value(value)
         except (TypeError, ValueError, RecursionError):
             refused[name] = type(value).__name__
     if refused:

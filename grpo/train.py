@@ -31,8 +31,7 @@ from grpo.engine.device import kernel_choice
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model import memory
 from grpo.engine.sampling.sampler import Sampler, Tools
-from grpo.evaluation.best import Best
-from grpo.evaluation.held_out import Evaluation, Measurement
+from grpo.evaluation.held_out import Best, Evaluation, Measurement
 from grpo.policy import Policy, load_reference
 from grpo.run.metrics import completion_metrics, credit_metrics, tool_metrics
 from grpo.run.run import Run

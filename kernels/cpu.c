@@ -1,11 +1,15 @@
-/* What a decode step does between its norms, in float32 on a CPU: products of few rows, rotation, attention.
+/* A decode step in float32 on a CPU: products of few rows, rotation, attention; and all its layers in one call.
 
    cpu.py compiles this file and calls it. As in Python, the end of a name says its shape: T rows, O outputs, I inputs;
-   B sequences, K key-value heads, J queries of each, S positions, E numbers of a head. Slow twins: reference.py.
+   D and F the widths of the stream and of an MLP; B sequences, H heads, K key-value heads, J queries of each, S positions,
+   E numbers of a head. Slow twins: reference.py.
    The bits of a row depend neither on the other rows nor on the number of threads. Long sums are added up in blocks, so
-   that their rounding errors stay small. */
+   that their rounding errors stay small.
+   A `static` function with `omp for` shares its loop among the threads that call it, and they wait for one another at
+   its end. The function of the same name without `share_` starts them. */
 
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 enum { INPUTS = 1024, POSITIONS = 256 }; /* of a block */
@@ -23,8 +27,8 @@ void pack(const float *weight_OI, float *panels, long O, long I, int threads) {
 }
 
 /* Multiply up to ROWS rows by one panel. Meanwhile fetch from memory what the next panel will need, from `next` on. */
-static inline void multiply(const float *x_TI, long rows, const float *panel, const float *next, float *y_TO,
-                            long columns, long O, long I) {
+static inline void multiply(const float *x_TI, long rows, const float *panel, const float *next, const float *bias,
+                            float *y_TO, long columns, long O, long I) {
   const float *row[ROWS];
   for (int r = 0; r < ROWS; r++) row[r] = x_TI + (r < rows ? r : 0) * I;
   vec total[ROWS][VECS] = {0};
@@ -41,27 +45,66 @@ static inline void multiply(const float *x_TI, long rows, const float *panel, co
     for (int r = 0; r < ROWS; r++)
       for (int v = 0; v < VECS; v++) total[r][v] += sum[r][v];
   }
-  for (long r = 0; r < rows; r++)
+  for (long r = 0; r < rows; r++) {
     if (columns == PANEL)
       memcpy(y_TO + r * O, total[r], sizeof total[r]);
     else
       memcpy(y_TO + r * O, total[r], columns * sizeof(float));
+    for (long j = 0; bias && j < columns; j++) y_TO[r * O + j] += bias[j];
+  }
 }
 
-void product(const float *x_TI, const float *panels, float *y_TO, long T, long O, long I, int threads) {
-#pragma omp parallel for num_threads(threads)
+/* bias_O: NULL for none. */
+static void share_product(const float *x_TI, const float *panels, const float *bias_O, float *y_TO, long T, long O,
+                          long I) {
+#pragma omp for
   for (long o = 0; o < O; o += PANEL) {
     const float *panel = panels + o * I;
     long columns = O - o < PANEL ? O - o : PANEL;
     for (long t = 0; t < T; t += ROWS) {
       /* Each ROWS rows fetch ROWS * I numbers of the next panel, so PANEL rows fetch all of it. */
       const float *next = t < PANEL ? panel + (PANEL + t) * I : panel;
-      multiply(x_TI + t * I, T - t < ROWS ? T - t : ROWS, panel, next, y_TO + t * O + o, columns, O, I);
+      multiply(x_TI + t * I, T - t < ROWS ? T - t : ROWS, panel, next, bias_O ? bias_O + o : NULL, y_TO + t * O + o,
+               columns, O, I);
     }
   }
 }
 
-/* --- attention of one new token per sequence ---------------------------------------------------------------------- */
+void product(const float *x_TI, const float *panels, const float *bias_O, float *y_TO, long T, long O, long I,
+             int threads) {
+#pragma omp parallel num_threads(threads)
+  share_product(x_TI, panels, bias_O, y_TO, T, O, I);
+}
+
+/* --- norm and SwiGLU ---------------------------------------------------------------------------------------------- */
+
+/* Write y = h w / sqrt(mean h^2 + eps); y may be h. */
+static inline void norm(const float *h_D, const float *weight_D, float *y_D, float eps, long D) {
+  float squares = 0;
+#pragma omp simd reduction(+ : squares)
+  for (long d = 0; d < D; d++) squares += h_D[d] * h_D[d];
+  float r = 1 / sqrtf(squares / D + eps);
+#pragma omp simd
+  for (long d = 0; d < D; d++) y_D[d] = h_D[d] * r * weight_D[d];
+}
+
+/* Add to the stream x, and write its norm. */
+static void share_norm(float *x_BD, const float *added_BD, const float *weight_D, float *y_BD, float eps, long B,
+                       long D) {
+#pragma omp for
+  for (long b = 0; b < B; b++) {
+    for (long d = b * D; d < (b + 1) * D; d++) x_BD[d] += added_BD[d];
+    norm(x_BD + b * D, weight_D, y_BD + b * D, eps, D);
+  }
+}
+
+/* Norm each head in place. step: from one sequence to the next. weight_E: NULL where heads have no norm. */
+static void share_head_norms(float *x_BHE, const float *weight_E, float eps, long step, long B, long H, long E) {
+  if (!weight_E) return;
+#pragma omp for
+  for (long b = 0; b < B; b++)
+    for (long h = 0; h < H; h++) norm(x_BHE + b * step + h * E, weight_E, x_BHE + b * step + h * E, eps, E);
+}
 
 /* e^x for x <= 0: 2^n e^r with |r| <= ln 2 / 2, and a polynomial for e^r (Cephes, expf). Below -87 it is e^-87, and NaN
    for NaN. */
@@ -78,6 +121,23 @@ static inline float exponential(float x) {
   return (p * r * r + r + 1) * power.value;
 }
 
+static inline float sigmoid(float x) {
+  float e = exponential(-fabsf(x)), above = 1 / (1 + e);
+  return x < 0 ? e * above : above;
+}
+
+/* Write silu(gate) up. gate_up: [B, 2 F]. */
+static void share_swiglu(const float *gate_up, float *y_BF, long B, long F) {
+#pragma omp for
+  for (long b = 0; b < B; b++) {
+    const float *gate_F = gate_up + 2 * b * F, *up_F = gate_F + F;
+#pragma omp simd
+    for (long f = 0; f < F; f++) y_BF[b * F + f] = gate_F[f] * sigmoid(gate_F[f]) * up_F[f];
+  }
+}
+
+/* --- attention of one new token per sequence ---------------------------------------------------------------------- */
+
 static inline float sum_of(vec v) {
   float a = v[0] + v[4], b = v[1] + v[5], c = v[2] + v[6], d = v[3] + v[7];
   return (a + c) + (b + d);
@@ -93,11 +153,11 @@ static void rotate(const float *x_E, const float *cos_E, const float *sin_E, flo
 
 /* Write rotated keys, and values, at each sequence's position in the cache; write rotated queries to out_BHE.
    The steps lead from one row of an input to the next; slot and head from one slot, and one head of it, to the next. */
-void rotate_into_cache(const float *q_BHE, const float *k_BKE, const float *v_BKE, const float *cos_BE,
-                       const float *sin_BE, const long *position_B, float *k_BKSE, float *v_BKSE, float *out_BHE,
-                       long q_step, long k_step, long v_step, long slot, long head, long B, long K, long H, long E,
-                       int threads) {
-#pragma omp parallel for num_threads(threads)
+static void share_rotation(const float *q_BHE, const float *k_BKE, const float *v_BKE, const float *cos_BE,
+                           const float *sin_BE, const long *position_B, float *k_BKSE, float *v_BKSE, float *out_BHE,
+                           long q_step, long k_step, long v_step, long slot, long head, long B, long K, long H,
+                           long E) {
+#pragma omp for
   for (long b = 0; b < B; b++) {
     const float *cos_E = cos_BE + b * E, *sin_E = sin_BE + b * E;
     long place = b * slot + position_B[b] * E;
@@ -107,6 +167,15 @@ void rotate_into_cache(const float *q_BHE, const float *k_BKE, const float *v_BK
     }
     for (long h = 0; h < H; h++) rotate(q_BHE + b * q_step + h * E, cos_E, sin_E, out_BHE + (b * H + h) * E, E);
   }
+}
+
+void rotate_into_cache(const float *q_BHE, const float *k_BKE, const float *v_BKE, const float *cos_BE,
+                       const float *sin_BE, const long *position_B, float *k_BKSE, float *v_BKSE, float *out_BHE,
+                       long q_step, long k_step, long v_step, long slot, long head, long B, long K, long H, long E,
+                       int threads) {
+#pragma omp parallel num_threads(threads)
+  share_rotation(q_BHE, k_BKE, v_BKE, cos_BE, sin_BE, position_B, k_BKSE, v_BKSE, out_BHE, q_step, k_step, v_step, slot,
+                 head, B, K, H, E);
 }
 
 /* Turn scores into e^(score - largest), and return their sum. */
@@ -158,13 +227,58 @@ static void attend(const float *q_JE, const float *k_SE, const float *v_SE, floa
   }
 }
 
-void decode_attention(const float *q_BHE, const float *k_BKSE, const float *v_BKSE, const long *length_B,
-                      float *out_BHE, float *score_BHX, long slot, long head, long longest, long B, long K, long J,
-                      long E, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static, 1)
+static void share_attention(const float *q_BHE, const float *k_BKSE, const float *v_BKSE, const long *length_B,
+                            float *out_BHE, float *score_BHX, long slot, long head, long longest, long B, long K,
+                            long J, long E) {
+#pragma omp for schedule(static, 1)
   for (long row = 0; row < B * K; row++) {
     long b = row / K, place = b * slot + row % K * head, first = row * J;
     attend(q_BHE + first * E, k_BKSE + place, v_BKSE + place, out_BHE + first * E, score_BHX + first * longest,
            longest, J, length_B[b], E);
+  }
+}
+
+void decode_attention(const float *q_BHE, const float *k_BKSE, const float *v_BKSE, const long *length_B,
+                      float *out_BHE, float *score_BHX, long slot, long head, long longest, long B, long K, long J,
+                      long E, int threads) {
+#pragma omp parallel num_threads(threads)
+  share_attention(q_BHE, k_BKSE, v_BKSE, length_B, out_BHE, score_BHX, slot, head, longest, B, K, J, E);
+}
+
+/* --- a decode step ------------------------------------------------------------------------------------------------ */
+
+/* The weights of a layer: matrices as `pack` lays them out; NULL for a bias or a norm of heads that it has not. */
+struct layer {
+  const float *attention_norm, *qkv, *qkv_bias, *q_norm, *k_norm, *o, *o_bias;
+  const float *mlp_norm, *gate_up, *gate_up_bias, *down, *down_bias;
+};
+
+/* Compute the layers for one new token of each sequence: `Block.forward` in Python, L times, with its attention.
+   x_BD, added_BD: the stream is their sum, before (added_BD is zero then) and afterwards.
+   cache: [L, 2, ...] with `layer_step` from a layer to the next and `kv_step` from keys to values.
+   scratch: B (D + P + F + 2 H E + H longest) floats, where P is the larger of (H + 2 K) E and 2 F. */
+void decode_layers(const struct layer *layers, float *x_BD, float *added_BD, const float *cos_BE, const float *sin_BE,
+                   const long *position_B, const long *length_B, float *cache, float *scratch, float eps, long L,
+                   long layer_step, long kv_step, long slot, long head, long longest, long B, long D, long F, long H,
+                   long K, long E, int threads) {
+  long width = (H + 2 * K) * E, P = width > 2 * F ? width : 2 * F;
+  float *normed = scratch, *wide = normed + B * D, *inner = wide + B * P, *query = inner + B * F;
+  float *attended = query + B * H * E, *score = attended + B * H * E;
+#pragma omp parallel num_threads(threads)
+  for (long l = 0; l < L; l++) {
+    const struct layer *w = layers + l;
+    float *keys = cache + l * layer_step, *k_BKE = wide + H * E;
+    share_norm(x_BD, added_BD, w->attention_norm, normed, eps, B, D);
+    share_product(normed, w->qkv, w->qkv_bias, wide, B, width, D);
+    share_head_norms(wide, w->q_norm, eps, width, B, H, E);
+    share_head_norms(k_BKE, w->k_norm, eps, width, B, K, E);
+    share_rotation(wide, k_BKE, k_BKE + K * E, cos_BE, sin_BE, position_B, keys, keys + kv_step, query, width, width,
+                   width, slot, head, B, K, H, E);
+    share_attention(query, keys, keys + kv_step, length_B, attended, score, slot, head, longest, B, K, H / K, E);
+    share_product(attended, w->o, w->o_bias, added_BD, B, D, H * E);
+    share_norm(x_BD, added_BD, w->mlp_norm, normed, eps, B, D);
+    share_product(normed, w->gate_up, w->gate_up_bias, wide, B, 2 * F, D);
+    share_swiglu(wide, inner, B, F);
+    share_product(inner, w->down, w->down_bias, added_BD, B, D, F);
   }
 }

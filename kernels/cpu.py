@@ -23,13 +23,14 @@ SOURCE = Path(__file__).with_name("cpu.c")
 PANEL, LANES = 24, 8  # as in cpu.c: outputs of a panel; numbers of a register
 # Not -ffast-math: it would change the order of sums.
 COMPILE = ["-O3", "-mavx2", "-mfma", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-c"]
-FUNCTIONS = {  # the arguments of each: p a pointer, l a long, i an int
-    "pack": "pplli",
-    "product": "pppllli",
-    "rotate_into_cache": "p" * 9 + "l" * 9 + "i",
-    "decode_attention": "p" * 6 + "l" * 7 + "i",
+FUNCTIONS = {  # the arguments of each, before the number of threads: p a pointer, l a long, f a float
+    "pack": "ppll",
+    "product": "pppplll",
+    "rotate_into_cache": "p" * 9 + "l" * 9,
+    "decode_attention": "p" * 6 + "l" * 7,
+    "decode_layers": "p" * 9 + "f" + "l" * 12,
 }
-TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long, "i": ctypes.c_int}
+TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long, "f": ctypes.c_float}
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,14 @@ class CpuKernels:
         self.library = _load(folder)
         for name, arguments in FUNCTIONS.items():
             function = getattr(self.library, name)
-            function.argtypes, function.restype = [TYPES[kind] for kind in arguments], None
+            function.argtypes, function.restype = [*(TYPES[kind] for kind in arguments), ctypes.c_int], None
+
+    def call(self, name: str, *arguments: Tensor | float | None) -> None:
+        """Call a function of cpu.c with pointers to tensors, NULL for None, and as many threads as torch has."""
+        values = []
+        for argument in arguments:
+            values.append(argument.data_ptr() if isinstance(argument, Tensor) else argument)
+        getattr(self.library, name)(*values, torch.get_num_threads())
 
     def pack(self, weight_OI: Tensor) -> Panels:
         """Lay a weight out for `product`."""
@@ -60,18 +68,16 @@ class CpuKernels:
         assert weight_OI.dtype == torch.float32
         source = weight_OI.contiguous()
         values = weight_OI.new_empty(-(-O // PANEL), I, PANEL)
-        self.library.pack(source.data_ptr(), values.data_ptr(), O, I, torch.get_num_threads())
+        self.call("pack", source, values, O, I)
         return Panels(self, values, weight_OI.shape)
 
-    def product(self, x_TI: Tensor, weight: Panels) -> Tensor:
-        """Return x Wᵀ [T, O]."""
+    def product(self, x_TI: Tensor, weight: Panels, bias_O: Tensor | None = None) -> Tensor:
+        """Return x Wᵀ + b [T, O]."""
         T, (O, I) = len(x_TI), weight.shape
         assert x_TI.shape == (T, I) and x_TI.dtype == torch.float32
         x_TI = x_TI.contiguous()
         y_TO = x_TI.new_empty(T, O)
-        self.library.product(
-            x_TI.data_ptr(), weight.values.data_ptr(), y_TO.data_ptr(), T, O, I, torch.get_num_threads()
-        )
+        self.call("product", x_TI, weight.values, bias_O, y_TO, T, O, I)
         return y_TO
 
     def rotate_into_cache(
@@ -97,8 +103,7 @@ class CpuKernels:
         out_BHE = q_BHE.new_empty(B, H, E)
         tensors = q_BHE, k_BKE, v_BKE, cos_B1E, sin_B1E, position_B, k_BKSE, v_BKSE, out_BHE
         steps = q_BHE.stride(0), k_BKE.stride(0), v_BKE.stride(0), k_BKSE.stride(0), k_BKSE.stride(1)
-        pointers = [tensor.data_ptr() for tensor in tensors]
-        self.library.rotate_into_cache(*pointers, *steps, B, K, H, E, torch.get_num_threads())
+        self.call("rotate_into_cache", *tensors, *steps, B, K, H, E)
         return out_BHE
 
     def attends(self, head_dim: int) -> bool:
@@ -117,10 +122,41 @@ class CpuKernels:
         out_BHE = q_BHE.new_empty(B, H, E)
         score_BHS = q_BHE.new_empty(B, H, S)
         tensors = q_BHE, k_BKSE, v_BKSE, length_B, out_BHE, score_BHS
-        pointers = [tensor.data_ptr() for tensor in tensors]
         steps = k_BKSE.stride(0), k_BKSE.stride(1), S
-        self.library.decode_attention(*pointers, *steps, B, K, H // K, E, torch.get_num_threads())
+        self.call("decode_attention", *tensors, *steps, B, K, H // K, E)
         return out_BHE
+
+    def decode_layers(
+        self,
+        table_LX: Tensor,
+        x_BD: Tensor,
+        cos_B1E: Tensor,
+        sin_B1E: Tensor,
+        position_B: Tensor,
+        kv_L2BKSE: Tensor,
+        eps: float,
+        mlp_width: int,
+        num_heads: int,
+    ) -> tuple[Tensor, Tensor]:
+        """Compute all layers for one new token of each sequence; return the two parts of the stream, x and added.
+
+        table_LX: addresses of a layer's weights, in the order of `struct layer` in cpu.c. kv_L2BKSE: the cache of at
+        least B slots; it takes the new keys and values. The bits are those of the functions above.
+        """
+        B, D = x_BD.shape
+        F, H = mlp_width, num_heads
+        L, _, _, K, S, E = kv_L2BKSE.shape
+        _check_cache(kv_L2BKSE[0, 0], kv_L2BKSE[0, 1], position_B)
+        assert x_BD.is_contiguous() and x_BD.dtype == torch.float32 and table_LX.shape == (L, 12) and self.attends(E)
+        assert cos_B1E.is_contiguous() and sin_B1E.is_contiguous() and cos_B1E.shape == (B, 1, E)
+        added_BD = torch.zeros_like(x_BD)
+        width = max((H + 2 * K) * E, 2 * F)
+        scratch = x_BD.new_empty(B * (D + width + F + 2 * H * E + H * S))
+        length_B = position_B + 1
+        tensors = table_LX, x_BD, added_BD, cos_B1E, sin_B1E, position_B, length_B, kv_L2BKSE, scratch
+        steps = kv_L2BKSE.stride()[:4]
+        self.call("decode_layers", *tensors, eps, L, *steps, S, B, D, F, H, K, E)
+        return x_BD, added_BD
 
 
 def _check_cache(k_BKSE: Tensor, v_BKSE: Tensor, place_B: Tensor) -> None:

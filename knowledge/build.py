@@ -17,7 +17,7 @@ from typing import TextIO
 
 from tqdm import tqdm
 
-from grpo.base.errors import CONFIG, PREFLIGHT, UserError, run_main
+from grpo.base.errors import PREFLIGHT, UserError, run_main
 from grpo.base.progress import check_output, command_parser, say_next
 from grpo.base.storage import failpoint
 from knowledge.source import Document, Skip, read_source, sources_of
@@ -73,13 +73,20 @@ def build(
                     continue
                 row = Skip(row.number, f"duplicate title: {row.title[:80]!a}")
             if strict:
-                why, fix = "--strict stops at the first bad row", "correct it, or build without --strict to skip it"
-                raise UserError(f"{source}: row {row.number}: {row.reason}", why, fix, PREFLIGHT)
+                raise UserError(
+                    f"{source}: row {row.number}: {row.reason}",
+                    "--strict stops at the first bad row",
+                    "correct it, or build without --strict to skip it",
+                    PREFLIGHT,
+                )
             built.skip(source, row, skipped)
         if not writer.num_documents:
-            what, why = f"{source} holds no usable row", f"{built.skipped.total()} rows were skipped"
-            fix = 'rows are objects like {"title": "Alex", "text": "Alex was born in 1962."}, or files .txt and .md'
-            raise UserError(what, why, fix, PREFLIGHT)
+            raise UserError(
+                f"{source} holds no usable row",
+                f"{built.skipped.total()} rows were skipped",
+                'rows are objects like {"title": "Alex", "text": "Alex was born in 1962."}, or files .txt and .md',
+                PREFLIGHT,
+            )
         bar.set_description(f"{out.name}: merging the index")
         writer.finish()
     built.documents = writer.num_documents
@@ -92,8 +99,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("source", type=Path, metavar="SOURCE", help="the file or folder to read")
     parser.add_argument("out", type=Path, metavar="OUT.db", help="the knowledge base to write")
     parser.add_argument("--strict", action="store_true", help="stop at the first row that cannot be used")
-    skipped_help = "write number and reason of every skipped row to this new file"
-    parser.add_argument("--skipped", type=Path, metavar="FILE", help=skipped_help)
+    parser.add_argument(
+        "--skipped", type=Path, metavar="FILE", help="write number and reason of every skipped row to this new file"
+    )
     options = parser.parse_args(argv)
     if options.skipped:
         check_output(options.skipped, "--skipped")
@@ -102,8 +110,9 @@ def main(argv: list[str]) -> None:
     if options.out.is_file():
         with open(options.out, "rb") as there:
             if not b"SQLite format 3".startswith(there.read(15)):
-                what, why = f"{options.out} is no knowledge base", "the build would overwrite it"
-                raise UserError(what, why, "name another output", CONFIG)
+                raise UserError(
+                    f"{options.out} is no knowledge base", "the build would overwrite it", "name another output"
+                )
     with open(options.skipped or os.devnull, "w", encoding="utf-8") as file:
         built = build(options.source, options.out, options.strict, file, progress=True)
     print(

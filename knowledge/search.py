@@ -26,12 +26,8 @@ def main(argv: list[str]) -> None:
         found = None if options.title is None else base.lookup(options.title)
         passages = base.search(options.query, options.k, found and found.titles)
     if options.json:
-        answer = {
-            "query": options.query,
-            "lookup": found and asdict(found),
-            "passages": [asdict(passage) for passage in passages],
-        }
-        print(json.dumps(answer))
+        told = {"query": options.query, "lookup": found and asdict(found), "passages": list(map(asdict, passages))}
+        print(json.dumps(told))
         return
     if found:
         print(f"title: {found.how}: {on_one_line('; '.join(found.titles)) or 'no document'}")

@@ -48,11 +48,7 @@ def sources_of(source: Path) -> list[Path]:
     """Return the texts in a folder and in those below it, by their names; of a file, itself, if it exists."""
     if not source.is_dir():
         return [source] * source.exists()
-    found = []
-    for file in source.rglob("*"):
-        if file.suffix.lower() in TEXTS:
-            found.append(file)
-    return sorted(found)
+    return sorted(file for file in source.rglob("*") if file.suffix.lower() in TEXTS)
 
 
 def read_source(path: Path, passed: Callable[[int], object] = int) -> Iterator[Document | Skip]:
@@ -110,8 +106,11 @@ def _rows(path: Path, file: BinaryIO) -> Iterator[Document | Skip]:
 
 def _array(path: Path, stream: BinaryIO) -> list[object]:
     """Return the elements of a JSON array; UserError (exit 3) if it is broken."""
-    fix = "write one row per line, without the brackets: then only a broken row is skipped"
-    with explained((ValueError, RecursionError), f"{path} is no JSON array that can be read", fix):
+    with explained(
+        (ValueError, RecursionError),
+        f"{path} is no JSON array that can be read",
+        "write one row per line, without the brackets: then only a broken row is skipped",
+    ):
         return json.loads(stream.read().decode("utf-8-sig", "surrogateescape"))
 
 
@@ -143,13 +142,15 @@ def check_row(number: int, row: object) -> Document | Skip:
     """Return the document of a row, or why it cannot be used."""
     if not isinstance(row, dict):
         return Skip(number, f"not an object: {type(row).__name__}")
-    title, texts = row.get("title"), row.get("text")
+    title = row.get("title")
+    texts = row.get("text")
     if isinstance(texts, str):
         texts = [texts]
     are_texts = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
     if not isinstance(title, str) or not are_texts:
         return Skip(number, f'"title" must be a string, "text" a string or a list of strings: it has {list(row)[:8]!a}')
-    title, text = title.strip(), without_markers("\n".join(texts)).replace(SEPARATOR, "\n")
+    title = title.strip()
+    text = without_markers("\n".join(texts)).replace(SEPARATOR, "\n")
     if not title or not text.strip():
         return Skip(number, "empty title or text")
     if clean(title + text) != title + text:

@@ -36,7 +36,6 @@ from grpo.base.errors import INTERNAL, PREFLIGHT, UserError, escape, run_main
 from grpo.base.progress import command_parser, say_next
 from grpo.config.load import load_config, split_arguments
 from grpo.config.options import TrainConfig
-from grpo.data.messages import with_system
 from grpo.data.questions import QuestionData, Questions
 from grpo.data.rows import Row
 from grpo.data.worlds.world import invent, is_made, locate, write_world
@@ -64,9 +63,12 @@ def make_targets(rows: Sequence[Row], num_rows: int, form: str) -> Iterator[tupl
     """
     answered = [(row, accepted) for row in rows if (accepted := accepted_answers(row))]
     if not answered:
-        why = "an honest right answer is made from it"
-        fix = "set answer_field to the column with the answers"
-        raise UserError("no row of the data has an answer", why, fix, PREFLIGHT)
+        raise UserError(
+            "no row of the data has an answer",
+            "an honest right answer is made from it",
+            "set answer_field to the column with the answers",
+            PREFLIGHT,
+        )
     others = answered[:MAX_OTHERS]
     for row, accepted in answered[:: -(-len(answered) // num_rows)]:
         wrong: list[str] = []
@@ -220,8 +222,8 @@ class Trial:
         known = {one.attack for one in found.findings if one.reward == name or name == TOGETHER}
         if score.value >= bar and attack.name not in known:
             remedy = "set reward_weights" if name == TOGETHER else attack.remedy
-            told = (name, attack.name, score.value, bar, row.index + 1, row.question, text, remedy)
-            found.findings.append(Finding(*told))
+            place = (row.index + 1, row.question, text)
+            found.findings.append(Finding(name, attack.name, score.value, bar, *place, remedy))
 
     def _grade(self, prompt: Prompt, texts: Iterable[str], row: Row | None = None) -> dict[str, dict[str, Score]]:
         """Return of each text what each reward and their sum give. Each is a group of its own.
@@ -250,8 +252,7 @@ class Trial:
 
     def _prompt(self, row: Row) -> Prompt:
         """Return a row's prompt as rewards see it: it is not rendered, since that needs the model's tokenizer."""
-        asked = self.config.prompt_template.replace("{question}", row.question)
-        messages = with_system([*(row.before or ()), {"role": "user", "content": asked}], self.config.system_prompt)
+        messages = row.messages(self.config.prompt_template, self.config.system_prompt)
         text = "\n".join(message["content"] for message in messages)
         return Prompt(row.index, text, (), row.columns, tuple(messages) if row.before is not None else ())
 
@@ -281,8 +282,7 @@ def with_data(config: TrainConfig) -> Iterator[TrainConfig]:
     with tempfile.TemporaryDirectory() as folder:
         if config.toy_world and not is_made(config):
             # the cold start of a world of facts holds what a model says: here nothing
-            world = invent(config, lambda config, facts: [""] * len(facts))
-            write_world(Path(folder), world)
+            write_world(Path(folder), invent(config, lambda config, facts: [""] * len(facts)))
             config = replace(config, toy_dir=folder)
         located = locate(config)
         assert isinstance(located, TrainConfig)
@@ -331,8 +331,13 @@ def main(argv: list[str]) -> int:
     usage = "%(prog)s CONFIG [key=value ...] [--rows N] [--calls N] [--form TEXT] [--json]"
     parser = command_parser("rewards.audit", __doc__, usage=usage, allow_abbrev=False)
     parser.add_argument("--rows", type=int, default=NUM_ROWS, metavar="N", help=f"of the data ({NUM_ROWS})")
-    asked = f"questions to judges and decomposers, at most ({NUM_CALLS}); 0: none"
-    parser.add_argument("--calls", type=int, default=NUM_CALLS, metavar="N", help=asked)
+    parser.add_argument(
+        "--calls",
+        type=int,
+        default=NUM_CALLS,
+        metavar="N",
+        help=f"questions to judges and decomposers, at most ({NUM_CALLS}); 0: none",
+    )
     parser.add_argument("--form", metavar="TEXT", help="an honest completion, with {answer} in it")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     arguments, rest = parser.parse_known_args(argv)

@@ -7,14 +7,13 @@ import re
 from fractions import Fraction
 from itertools import count
 from math import isfinite
-from typing import Any
 
 import numpy as np
 
 from grpo.algorithm.schema import Outcome, Score
 from rewards import exact
 from rewards.format import after_thoughts
-from rewards.mathematics.boxes import equivalent, gold_answer, verdict
+from rewards.mathematics.boxes import equivalent, gold_answer, grade_box
 from rewards.registry import Columns, Options, Reward
 
 OUTCOMES: dict[str, Outcome | None] = {"correct": "correct", "wrong": "wrong", "no_answer": "wrong", "unscorable": None}
@@ -24,7 +23,7 @@ _NUMBER = re.compile(r"[0-9][0-9.,]*")
 _STOPS = tuple(".!?…。！？")
 
 
-def _fractions(answer: Any) -> list[str]:
+def _fractions(answer: object) -> list[str]:
     """Return for each float among the truths the fraction that it is a rounded form of: a column cannot hold 1/3."""
     found = answer if isinstance(answer, list) else [answer]
     broken = [item for item in found if isinstance(item, float) and isfinite(item) and item % 1]
@@ -67,10 +66,10 @@ def build(name: str, options: Options) -> Reward:
         accepted = exact.truths(answer) + _fractions(answer)
         said = after_thoughts(completion, columns)
         question = str(columns.get("question") or "")
-        verdicts = [verdict(said, truth, question) for truth in accepted or [""]]
-        right = [found for found in verdicts if found[0] == "correct"]
-        readable = [found for found in verdicts if found[0] != "unscorable"]  # of truths that hold something
-        kind, reason = (right or readable or verdicts)[0]
+        grades = [grade_box(said, truth, question) for truth in accepted or [""]]
+        right = [found for found in grades if found[0] == "correct"]
+        readable = [found for found in grades if found[0] != "unscorable"]  # of truths that hold something
+        kind, reason = (right or readable or grades)[0]
         reason += ", after its thoughts" * (kind == "no_answer" and said != completion)
         return Score(values[kind], reason, OUTCOMES[kind])
 

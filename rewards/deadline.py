@@ -7,19 +7,21 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import count
-from typing import Any
+from types import FrameType
+from typing import TypeVar
 
 from grpo.base.alarms import install, interrupt, is_within_reach, put_back
 from grpo.base.errors import INTERNAL, exit_now
 
 AGAIN_S = 1.0  # a deadline rings until the function ends, since functions swallow exceptions
+T = TypeVar("T")
 
 
 class TimeOver(BaseException):
     """The time of a function is over. It is no Exception, since functions catch these."""
 
 
-def in_time(seconds: float | None, work: Callable[[], Any], say_late: Callable[[], None]) -> Any:
+def in_time(seconds: float | None, work: Callable[[], T], say_late: Callable[[], None]) -> T:
     """Return what `work` returns. Raise TimeOver if it takes more than `seconds`, as soon as it can be interrupted.
 
     A thread sends SIGPROF to what waits. The system's timer sends the same signal to what computes, since a regular
@@ -33,7 +35,7 @@ def in_time(seconds: float | None, work: Callable[[], Any], say_late: Callable[[
     is_over = threading.Event()
     can_ring = is_within_reach()
 
-    def ring(number: int, frame: Any) -> None:
+    def ring(number: int, frame: FrameType | None) -> None:
         if time.monotonic() >= rings_from:
             raise TimeOver
 
@@ -58,10 +60,9 @@ def in_time(seconds: float | None, work: Callable[[], Any], say_late: Callable[[
         result = work()
     except KeyboardInterrupt:
         raise
-    except BaseException as error:
+    except BaseException:  # after its time it counts for nothing: TimeOver takes its place
         if time.monotonic() < due:
             raise
-        result = error
     finally:
         rings_from = math.inf  # from here on nothing is interrupted
         is_over.set()
@@ -78,7 +79,7 @@ def in_time(seconds: float | None, work: Callable[[], Any], say_late: Callable[[
     return result
 
 
-def alone(work: Callable[[], Any]) -> Any:
+def alone(work: Callable[[], T]) -> T:
     """Return what `work` returns, in this process. A child that it has forked ends here: it must not train, too."""
     process = os.getpid()
     code = 0

@@ -4,20 +4,23 @@ import asyncio
 from functools import partial
 
 from grpo.algorithm.schema import Score
-from grpo.base.errors import CONFIG, UserError
+from grpo.base.errors import UserError
 from rewards.own import as_number, failure_of
 from rewards.own_names import find_object
 from rewards.own_words import ENVIRONMENT
 from rewards.prompts import tag_of
-from rewards.registry import Columns, Functions, Options, Reward
+from rewards.registry import Columns, Options, Reward, UserFunctions
 
 
-def build(name: str, options: Options, objects: Functions) -> Reward:
+def build(name: str, options: Options, objects: UserFunctions) -> Reward:
     """Build the reward of the environment of this name. It is named like the class."""
     factory = objects.get(name) or find_object(name, "environment")
     if isinstance(factory, type) and not hasattr(factory, "get_reward"):
-        fix = "define get_reward(self) in it, or name other rewards in reward_funcs"
-        raise UserError(f"the environment {name} gives no reward", "it has no get_reward", fix, CONFIG)
+        raise UserError(
+            f"the environment {name} gives no reward",
+            "it has no get_reward",
+            "define get_reward(self) in it, or name other rewards in reward_funcs",
+        )
     title = tag_of(name)
     return Reward(title, partial(grade, name=title, timeout_s=options["tool_timeout_s"]))
 

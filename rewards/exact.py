@@ -3,7 +3,6 @@
 import re
 import string
 from collections.abc import Sequence
-from typing import Any
 
 from grpo.algorithm.schema import Score
 from knowledge.text import compatible, fold
@@ -36,7 +35,7 @@ def equals_one(answer: str, accepted: Sequence[str]) -> bool:
     return normalise(answer) in {normalise(truth) for truth in accepted} - {""}
 
 
-def truths(answer: Any) -> list[str]:
+def truths(answer: object) -> list[str]:
     """Return the acceptable answers of a row, which holds one or a list of them, as texts; [] if it holds none.
 
     Of a solution as in GSM8K, which ends in `#### answer`, it is the answer. 1994.0 is 1994: a column of whole
@@ -52,7 +51,7 @@ def is_unanswerable(columns: Columns) -> bool:
     return str(columns.get("unanswerable")).strip().lower() in TRUE
 
 
-def _as_text(item: Any) -> str:
+def _as_text(item: object) -> str:
     return str(item).removesuffix(".0") if isinstance(item, float) else str(item)
 
 

@@ -20,15 +20,17 @@ from functools import partial
 from typing import Any
 
 from grpo.algorithm.schema import Group, Score, TrainerState
-from grpo.base.errors import CONFIG, INTERNAL, UserError
+from grpo.base.errors import INTERNAL, UserError
 from grpo.base.event_loop import EventLoop, wait_for
+from grpo.base.storage import Json
 from grpo.base.text import encodable
 from rewards.deadline import TimeOver, alone, in_time
 from rewards.own_names import describe_failure, find_object, made, result_of, short_name, shown, without_secrets
 from rewards.own_words import MAX_NUMBER
-from rewards.registry import Functions, Options, Reward, UserFunction
+from rewards.registry import Options, Reward, UserFunction, UserFunctions
 
 Said = str | list[dict[str, str]]  # a text, or messages
+Detail = str | float | None  # as JSON holds it
 PASSED = tuple("prompts completions completion_ids trainer_state log_extra log_metric".split())  # with the columns
 ENVIRONMENTS = "environments"  # the column of a run that has some
 NOT_PASSED = ("prompt", "completion")  # columns that TRL holds back, as they have a plural above
@@ -38,12 +40,15 @@ VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _log = logging.getLogger("rewards")
 
 
-def build(name: str, options: Options, objects: Functions) -> Reward:
+def build(name: str, options: Options, objects: UserFunctions) -> Reward:
     """Build the reward of a user's function: one of `objects`, which a program passes, or what the name says."""
     function = as_function(name, objects[name] if name in objects else find_object(name))
-    needs = needed_columns(function)
-    timeout_s = options["reward_timeout_s"]
-    return Reward(short_name(name), function=function, needs=needs, timeout_s=timeout_s)
+    return Reward(
+        short_name(name),
+        function=function,
+        needs=needed_columns(function),
+        timeout_s=options["reward_timeout_s"],
+    )
 
 
 # --- parameters ---------------------------------------------------------------------------------------------------
@@ -61,11 +66,11 @@ def as_function(name: str, found: Any) -> UserFunction:
     kinds = {parameter.kind for parameter in parameters}
     has = f"its parameters are {', '.join(map(str, parameters))}"
     if inspect.Parameter.VAR_KEYWORD not in kinds or inspect.Parameter.POSITIONAL_ONLY in kinds:
-        why = f"{has}; all columns of the data are passed, by name"
-        raise UserError(f"the reward {name} takes no **kwargs", why, FORM, CONFIG)
+        raise UserError(
+            f"the reward {name} takes no **kwargs", f"{has}; all columns of the data are passed, by name", FORM
+        )
     for column in set(NOT_PASSED) & set(_required(function)):
-        fix = f"use {column}s"
-        raise UserError(f"the reward {name} asks for {column}", f"{has}; it sees a whole group", fix, CONFIG)
+        raise UserError(f"the reward {name} asks for {column}", f"{has}; it sees a whole group", f"use {column}s")
     return function
 
 
@@ -105,13 +110,13 @@ class OwnCall:
     timeout_s: float | None
     group: Group
     state: TrainerState
-    future: "Future[Any]" = field(default_factory=Future)
+    future: "Future[object]" = field(default_factory=Future)
     began: float = 0.0
     seconds: float = 0.0
-    extra: dict[str, list[Any]] = field(default_factory=dict)
+    extra: dict[str, list[Detail]] = field(default_factory=dict)
     metrics: dict[str, list[float]] = field(default_factory=dict)
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Json:
         """Return what TRL passes to a function for the completions of a prompt: copies, which it may change.
 
         prompts, completions: texts; lists of messages if the data holds conversations. Every column holds one value
@@ -124,24 +129,25 @@ class OwnCall:
         if prompt.messages:
             prompts = [deepcopy(list(prompt.messages)) for _ in texts]
             completions = [[{"role": "assistant", "content": text}] for text in texts]
-        columns = {}
-        for name, value in prompt.columns.items():
-            if name not in (*PASSED, *NOT_PASSED):
-                columns[name] = [deepcopy(value) for _ in texts]
+        columns: Json = {
+            name: [deepcopy(value) for _ in texts]
+            for name, value in prompt.columns.items()
+            if name not in (*PASSED, *NOT_PASSED)
+        }
         ids = [copy(completion.ids) for completion in self.group.completions]
         passed = (prompts, completions, ids, self.state, self.log_extra, self.log_metric)
         environments = [one.environment.object for one in self.group.completions if one.environment]
         if environments:
             columns[ENVIRONMENTS] = environments
-        return {**columns, **dict(zip(PASSED, passed, strict=True))}
+        return columns | dict(zip(PASSED, passed, strict=True))
 
-    def log_extra(self, column: str, values: Iterable[Any]) -> None:
+    def log_extra(self, column: str, values: Iterable[object]) -> None:
         """Write a value per completion into completions/, among the details of the reward."""
-        values = _listed(values)
+        told = _listed(values)
         size = len(self.group.completions)
-        if not isinstance(values, list) or len(values) != size:
+        if not isinstance(told, list) or len(told) != size:
             raise ValueError(f"log_extra({column!r}, ...) needs a list of {size} values, one per completion")
-        self.extra[without_secrets(column)] = [_as_detail(value) for value in values]
+        self.extra[without_secrets(column)] = list(map(_as_detail, told))
 
     def log_metric(self, name: str, value: float) -> None:
         """Add a number to the metric log/NAME, which is the mean of a step's numbers. An infinite one counts as NaN."""
@@ -154,8 +160,12 @@ class OwnCall:
         values = self.future.result()
         count = len(self.group.completions)
         if not isinstance(values, list) or len(values) != count:
-            what = f"the reward {self.name} must return a list of {count} numbers or None"
-            raise UserError(what, f"it returned {shown(values)}", "return one value per completion", INTERNAL)
+            raise UserError(
+                f"the reward {self.name} must return a list of {count} numbers or None",
+                f"it returned {shown(values)}",
+                "return one value per completion",
+                INTERNAL,
+            )
         applies = any(value is not None for value in values)
         silent = Score(None, "the function returned None" + " for the whole group" * (not applies), applies=applies)
         scores = []
@@ -172,19 +182,21 @@ def as_number(name: str, value: Any) -> float:
             raise TypeError
         return float(value)
     except BaseException:
-        what = f"the reward {name} returned {shown(value)!r}"
-        raise UserError(what, "a reward is a number or None", FIX, INTERNAL) from None
+        raise UserError(
+            f"the reward {name} returned {shown(value)!r}", "a reward is a number or None", FIX, INTERNAL
+        ) from None
 
 
-def _listed(values: Any) -> Any:
+def _listed(values: object) -> object:
     """Make a list of an array, a tensor or any other ordered collection; leave everything else alone."""
     if hasattr(values, "tolist"):
         return values.tolist()
-    is_ordered = isinstance(values, Iterable) and not isinstance(values, (str, bytes, Mapping, Set))
-    return list(values) if is_ordered else values
+    if isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping | Set):
+        return list(values)
+    return values
 
 
-def _as_detail(value: Any) -> Any:
+def _as_detail(value: object) -> Detail:
     """Return a value as JSON can hold it."""
     value = value.item() if hasattr(value, "item") else value
     if value is None or isinstance(value, int):
@@ -222,7 +234,7 @@ class OwnCalls:
         """Call a function on this thread. If what it returns can be awaited, that goes on, on the event loop."""
         call.began = time.monotonic()
 
-        def work() -> Any:
+        def work() -> object:
             values = call.function(**call.arguments())
             return values if inspect.isawaitable(values) else _listed(values)
 
@@ -255,8 +267,12 @@ class OwnCalls:
         try:
             scores = call.scores()
         except CancelledError as error:
-            why = "its event loop has ended: one of its tasks raised SystemExit or KeyboardInterrupt"
-            raise UserError(f"the reward {call.name} failed", why, FIX, INTERNAL) from error
+            raise UserError(
+                f"the reward {call.name} failed",
+                "its event loop has ended: one of its tasks raised SystemExit or KeyboardInterrupt",
+                FIX,
+                INTERNAL,
+            ) from error
         for metric, numbers in call.metrics.items():
             self.logged[metric] += numbers
         return scores
@@ -272,11 +288,13 @@ class OwnCalls:
     def _say_late(self, call: OwnCall) -> None:
         if call.name not in self.late:
             self.late.add(call.name)
-            what = f"the reward {call.name} takes more than {call.timeout_s:g} s (reward_timeout_s)"
-            _log.warning(f"warning: {what}, and nothing can end it: the run waits for it")
+            _log.warning(
+                f"warning: the reward {call.name} takes more than {call.timeout_s:g} s (reward_timeout_s), and nothing "
+                "can end it: the run waits for it"
+            )
 
 
-async def _await(call: OwnCall, work: Awaitable[Any]) -> Any:
+async def _await(call: OwnCall, work: Awaitable[object]) -> object:
     """Wait for what a call has returned, on its event loop."""
     try:
         return _listed(await work)

@@ -13,9 +13,9 @@ from os import sep
 from pathlib import Path
 from sysconfig import get_path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
-from grpo.base.errors import CONFIG, UserError, redact
+from grpo.base.errors import UserError, redact
 from grpo.base.text import encodable
 
 OUR_PACKAGES = ("grpo", "knowledge", "rewards")  # users like these names for files of their own
@@ -28,6 +28,7 @@ NOT_THEIRS = (
 )
 THEIRS = (str(Path(__file__).with_name("examples")), get_path("purelib"), get_path("platlib"))
 MAX_SHOWN = 80  # characters of a user's value in a message
+T = TypeVar("T")
 _files: dict[Path, ModuleType] = {}  # modules that a path names
 
 
@@ -38,7 +39,6 @@ def find_object(name: str, what: str = "reward") -> Any:
             f"the {what} {name} is in no file",
             "a program passed it to grpo.api.train as an object, and only such a program can pass it again",
             "call grpo.api.train with that object; or write it into a file, and name it path/to/file.py:function",
-            CONFIG,
         )
     where, _, attributes = name.rpartition(":")
     if where in OUR_PACKAGES and Path(f"{where}.py").is_file():
@@ -60,14 +60,14 @@ def made(what: str, name: str, found: Any) -> Any:
     return result_of(found, f"cannot make the {what} {name}", "give its parameters defaults, or name an object of it")
 
 
-def result_of(work: Callable[[], Any], problem: str, fix: str) -> Any:
+def result_of(work: Callable[[], T], problem: str, fix: str) -> T:
     """Return what a user's code returns. Whatever it raises is a UserError (exit 2) with its place."""
     try:
         return work()
     except (UserError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise UserError(problem, describe_failure(error), fix, CONFIG) from error
+        raise UserError(problem, describe_failure(error), fix) from error
 
 
 def short_name(name: str) -> str:
@@ -77,7 +77,7 @@ def short_name(name: str) -> str:
     return without_secrets(short)
 
 
-def without_secrets(text: Any) -> str:
+def without_secrets(text: object) -> str:
     """Return the name of a metric or column as files can hold it."""
     return encodable(redact(str(text)))
 
@@ -91,7 +91,8 @@ def _load_file(path: Path) -> ModuleType:
     path = path.resolve()
     if path not in _files:
         sys.path.append(str(path.parent))  # for what it imports from its own folder
-        name, found = path.stem, PathFinder.find_spec(path.stem)
+        name = path.stem
+        found = PathFinder.find_spec(path.stem)
         if name in sys.modules or found is None or found.origin != str(path):
             name = re.sub(r"\W", "_", str(path))
         spec = importlib.util.spec_from_file_location(name, path)
@@ -109,7 +110,7 @@ def _load_file(path: Path) -> ModuleType:
 # --- functions to names -------------------------------------------------------------------------------------------
 
 
-def name_function(function: Any, taken: Mapping[str, Any]) -> str:
+def name_function(function: object, taken: Mapping[str, object]) -> str:
     """Return the name of a function in a configuration. taken: names that other functions have.
 
     It is `module:function` where every program finds this very object. Elsewhere it is OBJECT and the function's own
@@ -123,7 +124,7 @@ def name_function(function: Any, taken: Mapping[str, Any]) -> str:
     return next(name for name in names if taken.get(name, function) is function)
 
 
-def _name_in_module(function: Any) -> str:
+def _name_in_module(function: object) -> str:
     """Return the name under which a module that any program can import holds this very object; "" if none does."""
     module = getattr(function, "__module__", None)
     name = getattr(function, "__qualname__", None)
@@ -141,12 +142,12 @@ def _name_in_module(function: Any) -> str:
 # --- messages -----------------------------------------------------------------------------------------------------
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return the beginning of a user's value as text."""
     return _text_of(value)[:MAX_SHOWN]
 
 
-def _text_of(value: Any) -> str:
+def _text_of(value: object) -> str:
     """Return a user's value as text, whatever its own `__str__` does."""
     try:
         return str(value)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from grpo.algorithm.schema import Score
-from grpo.base.errors import CONFIG, UserError
+from grpo.base.errors import UserError
 from rewards.prompts import BLOCKS, BLOCKS_AND_CONFIDENCE
 
 KNOWRLS = "hf download zjunlp/KnowRL-Knowledge-Base knowledge_base.db --repo-type dataset --local-dir ."
@@ -147,10 +147,12 @@ def expand(names: Sequence[str]) -> list[str]:
     return expanded
 
 
-Functions = Mapping[str, UserFunction]  # by the names of their rewards
+UserFunctions = Mapping[str, UserFunction]  # by the names of their rewards
 
 
-def build_rewards(names: Sequence[str], options: Options, objects: Functions = MappingProxyType({})) -> list[Reward]:
+def build_rewards(
+    names: Sequence[str], options: Options, objects: UserFunctions = MappingProxyType({})
+) -> list[Reward]:
     """Build the rewards of these names, in order, each from its own keys of the configuration, `options`.
 
     objects: the functions that a program passes. Others are found by their names.
@@ -158,12 +160,15 @@ def build_rewards(names: Sequence[str], options: Options, objects: Functions = M
     rewards = [_build(name, options, objects) for name in expand(names)]
     built = [reward.name for reward in rewards]
     for name in {name for name in built if built.count(name) > 1}:
-        fix = "give one of the files or functions another name"
-        raise UserError(f"two rewards are named {name}", "metrics tell them apart by name", fix, CONFIG)
+        raise UserError(
+            f"two rewards are named {name}",
+            "metrics tell them apart by name",
+            "give one of the files or functions another name",
+        )
     return rewards
 
 
-def _build(name: str, options: Options, objects: Functions) -> Reward:
+def _build(name: str, options: Options, objects: UserFunctions) -> Reward:
     if name in BUILT_IN:
         known = BUILT_IN[name]
         module_name, _, function_name = known.where.partition(":")

@@ -20,7 +20,7 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -28,19 +28,13 @@ from typing import Any, cast
 from grpo.algorithm.schema import Call, Completion, Group, Prompt
 from grpo.base.errors import PREFLIGHT, UserError, explained, run_main
 from grpo.base.progress import check_output, command_parser, say_next
-from grpo.base.storage import write_atomically
+from grpo.base.storage import Json, write_atomically
 from grpo.base.text import encodable
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.files import BadRows, join_errors, noting, read_records
 from grpo.data.messages import CONVERSATION_FIELDS
-from grpo.data.rows import (
-    FIELDS,
-    USERS_TURN,
-    check_answer,
-    comparing,
-    split_conversation,
-)
+from grpo.data.rows import FIELDS, USERS_TURN, check_answer, comparing, split_conversation
 from rewards.format import parse
 from rewards.mathematics.boxes import last_boxed
 from rewards.own_words import CALLS
@@ -50,12 +44,12 @@ from rewards.scorer import Scorer
 Encode = Callable[[str], list[int]]  # a completion's text to its token ids
 
 
-class Tokens(Sequence):
+@dataclass(eq=False)
+class LazyIds(Sequence):
     """The token ids of a completion. load: gives the encoder; it is called if a reward looks at them."""
 
-    def __init__(self, text: str, load: Callable[[], Encode]):
-        self.text = text
-        self.load = load
+    text: str
+    load: Callable[[], Encode]
 
     @cached_property
     def ids(self) -> Sequence[int]:
@@ -68,7 +62,7 @@ class Tokens(Sequence):
         return len(self.ids)
 
 
-def score_rows(rows: list[dict[str, Any]], scorer: Scorer, encode: Encode, path: Path) -> list[dict[str, Any]]:
+def score_rows(rows: list[Json], scorer: Scorer, encode: Encode, path: Path) -> list[Json]:
     """Return the rows with what they predict and should predict, their rewards, and the reasons for these.
 
     Each row is a group of its own. path: of the file that holds them.
@@ -100,11 +94,14 @@ def score_rows(rows: list[dict[str, Any]], scorer: Scorer, encode: Encode, path:
     return scored
 
 
-def _group(number: int, row: dict[str, Any], encode: Encode) -> Group:
+def _group(number: int, row: Json, encode: Encode) -> Group:
     if not isinstance(row.get("completion"), str):
-        what = f"row {number} has no completion"
-        why = f"its columns are {', '.join(row)}"
-        raise UserError(what, why, "each row needs the text of a completion", PREFLIGHT)
+        raise UserError(
+            f"row {number} has no completion",
+            f"its columns are {', '.join(row)}",
+            "each row needs the text of a completion",
+            PREFLIGHT,
+        )
     columns = {key: value for key, value in row.items() if key != "completion"}
     given = row.get("prompt")
     messages = []
@@ -123,7 +120,7 @@ def _group(number: int, row: dict[str, Any], encode: Encode) -> Group:
     return Group(prompt, [Completion(encode(text), [], [], "stop", text, _calls(number, row))])
 
 
-def _calls(number: int, row: dict[str, Any]) -> list[Call]:
+def _calls(number: int, row: Json) -> list[Call]:
     """Return the calls of tools that a record of completions/ names."""
     with explained((KeyError, TypeError, ValueError), f"row {number}: its {CALLS} are no calls", "remove the column"):
         return [
@@ -148,14 +145,14 @@ def encoder(config: TrainConfig) -> Encode:
                 "add model_name_or_path=MODEL",
             )
         from grpo.data.prompts import load_tokenizer
-        from grpo.policy import find_folders
+        from grpo.policy import find_folders  # with the engine, which most rewards do without
         from grpo.run.saved import find_saved
 
         model = replace(config, model_name_or_path=find_saved(config.model_name_or_path).name)
         tokenizer = load_tokenizer(find_folders(model).tokenizer)
         return lambda text: tokenizer.encode(text, add_special_tokens=False)
 
-    return lambda text: cast(list[int], Tokens(text, load))
+    return lambda text: cast(list[int], LazyIds(text, load))
 
 
 def means_table(rewards: list[dict[str, float | None]]) -> str:

@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from grpo.algorithm.schema import CheckedFact, Completion, Group, Score, TrainerState, own_words
 from grpo.base.errors import PREFLIGHT, UserError, check_all
 from grpo.base.event_loop import EventLoop, wait_for
+from grpo.base.storage import Json
 from grpo.engine.device.peers import Peers
 from rewards.own_words import CALLS, ENVIRONMENT, MAX_NUMBER
-from rewards.registry import Columns, Counts, Grade, Reward, Say
+from rewards.registry import Columns, Counts, Grade, Reward, Rows, Say
 
 if TYPE_CHECKING:
     from rewards.own import OwnCall, OwnCalls
@@ -33,15 +34,15 @@ _log = logging.getLogger("rewards")
 
 
 @dataclass
-class Work:
+class Grading:
     """A group that is being graded.
 
-    grades: of each completion, reward name -> its grade, under way; None: it was not submitted yet. calls: of users'
-    functions, once the group is complete.
+    grades: of each completion, reward name -> its grade, under way; None: it was not submitted yet. own_calls:
+    of users' functions, once the group is complete.
     """
 
     grades: list[dict[str, Future[Score]] | None]
-    calls: "list[OwnCall]" = field(default_factory=list)
+    own_calls: "list[OwnCall]" = field(default_factory=list)
 
     @property
     def is_complete(self) -> bool:
@@ -68,26 +69,29 @@ class Scorer:
             from rewards.own import OwnCalls  # most runs have no functions of a user
 
             self.own = OwnCalls()
-        self.under_way: dict[Group, Work] = {}
+        self.under_way: dict[Group, Grading] = {}
         self.failed: set[str] = set()  # built-in rewards that have failed on a completion
         self.not_numbers: dict[str, float] = {}  # reward -> the first value that is NaN, infinite or far too large
 
     def submit(self, group: Group, index: int, state: TrainerState = START) -> None:
         """Start grading completion `index` of `group`; with its last one, start the coroutines that see a group."""
-        work = self._work_on(group)
-        grades = work.grades[index] = {}
+        grading = self._grading_of(group)
+        grades = grading.grades[index] = {}
         if self.peers.rank:  # the first one grades
             return
         completion = group.completions[index]
-        own = {"prompt": group.prompt.text, "completion_ids": completion.ids, CALLS: completion.calls}
-        own[ENVIRONMENT] = completion.environment
-        row = group.prompt.columns | own
+        row = group.prompt.columns | {
+            "prompt": group.prompt.text,
+            "completion_ids": completion.ids,
+            CALLS: completion.calls,
+            ENVIRONMENT: completion.environment,
+        }
         text = own_words(completion.text, completion.calls)  # never what a tool has said
         for reward in self.rewards:
             if reward.grade is not None and not completion.failure:
                 grades[reward.name] = self._start(reward.grade, text, row)
-        if work.is_complete and self.own:
-            work.calls = self.own.start(self.rewards, group, state)
+        if grading.is_complete and self.own:
+            grading.own_calls = self.own.start(self.rewards, group, state)
 
     def collect(self, *groups: Group) -> None:
         """Wait for the grades of groups; set each completion's scores, its facts, and its reward: their weighted sum.
@@ -124,7 +128,7 @@ class Scorer:
                 self.submit(group, index)
         self.collect(*groups)
 
-    def prepare(self, rows: Sequence[dict[str, Any]], say: Say) -> None:
+    def prepare(self, rows: Rows, say: Say) -> None:
         """Check before the first step whatever could fail later."""
         if self.peers.rank == 0:
             checks = [partial(resource.prepare, rows, say) for resource in self.resources]
@@ -133,8 +137,12 @@ class Scorer:
     def check_numbers(self) -> None:
         """Raise UserError if a reward has returned NaN, an infinite or a far too large number."""
         for name, value in self.not_numbers.items():
-            fix = "correct the function, or return None for what it cannot score"
-            raise UserError(f"the reward {name} returned {value}", NOT_A_REWARD, fix, PREFLIGHT)
+            raise UserError(
+                f"the reward {name} returned {value}",
+                NOT_A_REWARD,
+                "correct the function, or return None for what it cannot score",
+                PREFLIGHT,
+            )
 
     def take_metrics(self) -> dict[str, float]:
         """Return what the rewards count, such as calls; the seconds of users' functions, and what they log.
@@ -157,10 +165,10 @@ class Scorer:
         of_own = self.own.metrics(of_functions) if self.own else {}
         return of_own | together(resource.counts() for resource in self.resources)
 
-    def _work_on(self, group: Group) -> Work:
-        return self.under_way.setdefault(group, Work([None] * len(group.completions)))
+    def _grading_of(self, group: Group) -> Grading:
+        return self.under_way.setdefault(group, Grading([None] * len(group.completions)))
 
-    def _start(self, grade: Grade, text: str, row: dict[str, Any]) -> "Future[Score]":
+    def _start(self, grade: Grade, text: str, row: Json) -> "Future[Score]":
         if inspect.iscoroutinefunction(grade):
             return self.loop.run(grade(text, row))
         return self.pool.submit(cast(Callable[[str, Columns], Score], grade), text, row)
@@ -168,17 +176,17 @@ class Scorer:
     def _grade(self, groups: Sequence[Group]) -> list[list[dict[str, Score]]]:
         """Call users' plain functions on all groups, one after the other; then wait for all grades of each group."""
         for group in groups:
-            for call in self.under_way[group].calls:
+            for call in self.under_way[group].own_calls:
                 if self.own and not call.began:
                     self.own.make(call)
         return [self._scores(group) for group in groups]
 
     def _scores(self, group: Group) -> list[dict[str, Score]]:
         """Wait for a group's grades. Return for each completion: reward name -> score."""
-        work = self.under_way[group]
+        grading = self.under_way[group]
         scores = []
-        own = {call.name: self.own.scores(call) for call in work.calls} if self.own else {}
-        for index, (completion, grades) in enumerate(zip(group.completions, work.grades, strict=True)):
+        own = {call.name: self.own.scores(call) for call in grading.own_calls} if self.own else {}
+        for index, (completion, grades) in enumerate(zip(group.completions, grading.grades, strict=True)):
             found = {name: of_group[index] for name, of_group in own.items()}
             found |= {name: self._grade_of(name, future) for name, future in (grades or {}).items()}
             usable = {name: self._usable(name, score) for name, score in found.items()}
@@ -198,8 +206,10 @@ class Scorer:
             why = describe_failure(error)
         if name not in self.failed:
             self.failed.add(name)
-            what = f"the reward {name} failed on a completion, which trains nothing: {why}"
-            _log.warning(f"warning: {what}. rewards/{name}/unscored_frac counts such completions; please report this")
+            _log.warning(
+                f"warning: the reward {name} failed on a completion, which trains nothing: {why}. "
+                f"rewards/{name}/unscored_frac counts such completions; please report this"
+            )
         return Score(None, f"the reward failed: {why}")
 
     def _usable(self, name: str, score: Score) -> Score:
@@ -208,8 +218,10 @@ class Scorer:
             return score
         if name not in self.not_numbers:
             self.not_numbers[name] = score.value
-            what = f"the reward {name} returned {score.value}; {NOT_A_REWARD}"
-            _log.warning(f"warning: {what}. Such completions train nothing; rewards/{name}/unscored_frac counts them")
+            _log.warning(
+                f"warning: the reward {name} returned {score.value}; {NOT_A_REWARD}. Such completions train nothing; "
+                f"rewards/{name}/unscored_frac counts them"
+            )
         return replace(score, value=None, reason=f"the reward returned {score.value}: {NOT_A_REWARD}")
 
 
@@ -217,8 +229,7 @@ def after_calls(completion: Completion, score: Score) -> Score:
     """Return the score of a completion, with the tools that it called among what was asked; no value if one failed."""
     asked = {f"tool {call.tool}": not call.failure for call in completion.calls}
     if completion.failure:
-        last = completion.calls[-1]
-        reason = f"the tool {last.tool} gave no result: {completion.failure}"
+        reason = f"the tool {completion.calls[-1].tool} gave no result: {completion.failure}"
         return replace(score, value=None, outcome=None, reason=reason, asked=asked)
     return replace(score, asked=score.asked | asked) if asked else score
 

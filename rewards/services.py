@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from grpo.data.hub import fetch_model
+from grpo.engine.device.distributed import choose_device
 from knowledge.store.base import KnowledgeBase
 from knowledge.verify import verify
 from rewards.api.client import ModelService
@@ -73,12 +74,11 @@ def _verifier(options: Options) -> Checkup:
     """Load the entailment model."""
     if options["verifier"] == "lexical":
         return OFFLINE
-    from grpo.engine.device.distributed import choose_device
-
     started = time.perf_counter()
     build_verifier(options, weigh_contradiction=True)
-    where = f"{options['nli_model']} on {choose_device(options['device'])}"
-    return Checkup(f"{where}; loaded in {time.perf_counter() - started:.1f} s")
+    return Checkup(
+        f"{options['nli_model']} on {choose_device(options['device'])}; loaded in {time.perf_counter() - started:.1f} s"
+    )
 
 
 def _model(build: Callable[[Options], Resource], options: Options) -> Checkup:
@@ -93,7 +93,7 @@ def _model(build: Callable[[Options], Resource], options: Options) -> Checkup:
     finally:
         service.close()
     count = client.counts
-    calls = max(client.counts["calls"], 1)
+    calls = max(count["calls"], 1)
     seconds = (time.perf_counter() - started) / calls
     text = f"{client.endpoint.model} at {client.endpoint.base_url}, {seconds:.1f} s a call; {result}"
     return Checkup(text, seconds, (count["prompt_tokens"] // calls, count["completion_tokens"] // calls))

@@ -30,6 +30,12 @@ def next_commands(stderr: str) -> list[str]:
     return [line.partition("python -m ")[2] for line in lines[1:]]
 
 
+def python(*arguments: object, **environment: str) -> subprocess.CompletedProcess:
+    """Run a new interpreter in the project's folder with these arguments, and more of an environment."""
+    command, variables = [sys.executable, *map(str, arguments)], os.environ | environment
+    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
+
+
 def run_command(module: str, *arguments: object, stdin: str = "", before=None) -> subprocess.CompletedProcess:
     """Its exit code, stdout and stderr. before: what the child calls first."""
     words = [module, *map(str, arguments)]

@@ -2,6 +2,7 @@
 
 import os
 import random
+import time
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -65,6 +66,14 @@ def pytest_collection_modifyitems(items) -> None:
 def pytest_runtest_setup(item) -> None:
     """Random numbers are the same in every run, whatever ran before."""
     random.seed(0), numpy.random.seed(0), torch.manual_seed(0)
+
+
+@pytest.fixture
+def linear_time():
+    """The test computes for less than 10 seconds: far more than it takes where time is linear in the texts."""
+    start = time.process_time()
+    yield
+    assert time.process_time() - start < 10
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from commands import ROOT
+from commands import ROOT, python
 from making import make_group, read_lines
 
 from bench import ceilings, decode, models, record, report, timing, whole_steps, workload
@@ -34,29 +34,38 @@ RUNS = {  # a benchmark and its options -> a package that it needs
 }
 
 
-def benchmark(name: str):
-    return importlib.import_module(f"bench.{name}")
+def measure(run):
+    """Run a benchmark with these options at its tiny size."""
+    name, *options = run.split()
+    importlib.import_module(f"bench.{name}").main(["--smoke", *options])
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_said_before_anything_runs(capsys):
-    with pytest.raises(SystemExit) as end:
-        benchmark("decode").main(["--smoke", "--device", "cuda"])
-    assert end.value.code == 2 and "torch finds no GPU" in capsys.readouterr().err
+def last_line(said):
+    return json.loads(said.splitlines()[-1])
 
 
-def last_line(capfd) -> dict:
-    return json.loads(capfd.readouterr().out.splitlines()[-1])
+LACKING = {  # a benchmark with its options -> what is said where there is neither a GPU nor a peer
+    "decode --device cuda": "torch finds no GPU",
+    "whole_steps --peer trl": "trl needs trl",
+    "knowledge --peer rank_bm25": "rank_bm25 needs rank_bm25",
+}
+
+
+@pytest.mark.parametrize("run", LACKING)
+def test_what_is_not_there_is_named_before_anything_is_measured(monkeypatch, capsys, run):
+    monkeypatch.setattr(record, "find_spec", lambda package: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit) as stopped:
+        measure(run)
+    assert stopped.value.code == 2 and LACKING[run] in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_a_benchmark_runs_and_ends_in_json(capfd, run):
     pytest.importorskip(RUNS[run])
-    name, *keys = run.split()
-    benchmark(name).main(["--smoke", *keys])
-    said = capfd.readouterr().out
-    row = json.loads(said.splitlines()[-1])
-    tokens = name != "knowledge"  # a search has none
+    measure(run)
+    said, name = capfd.readouterr().out, run.split()[0]
+    row, tokens = last_line(said), name != "knowledge"  # a search has none
     assert row["bench"] == name
     assert {"cpu", "cores", "gpu", "commit", "versions"} <= row["machine"].keys()
     peer = row["options"]["peer"]
@@ -72,7 +81,7 @@ def test_a_benchmark_runs_and_ends_in_json(capfd, run):
         found = [value for check, value in checks.items() if check.startswith(case["name"])]
         assert len(found) == len(case["seconds"]), "each side has its mean log-prob"
         assert found == pytest.approx(found[:1] * len(found), rel=1e-2)
-    if "--profile" in keys:
+    if "--profile" in run:
         assert row["profiles"] and all(row["profiles"].values())
         assert all(0 < case["ceiling_share"] < 1 for case in row["cases"])
 
@@ -117,7 +126,7 @@ def test_completions_end_after_about_as_many_tokens_as_asked():
 
 
 def test_every_benchmark_is_tested():
-    files = [path for path in (ROOT / "bench").glob("*.py") if "record.finish()" in path.read_text(encoding="utf-8")]
+    files = [path for path in (ROOT / "bench").glob("*.py") if "results.finish()" in path.read_text(encoding="utf-8")]
     assert {path.stem for path in files} == {run.split()[0] for run in RUNS}
 
 
@@ -125,7 +134,7 @@ def test_rows_of_several_benchmarks_go_to_one_file_and_the_report_replaces_the_t
     """A row for each case and each check."""
     file, readme = tmp_path / "elsewhere" / "rows.jsonl", tmp_path / "README.md"
     for name in ("decode", "logprob"):
-        benchmark(name).main(["--smoke", "--save", str(file)])
+        measure(f"{name} --save {file}")
     rows = read_lines(file)
     assert [row["bench"] for row in rows if row["cases"]] == ["decode"] * 3 + ["logprob"] * 2
     assert [row["bench"] for row in rows if row["checks"]] == ["logprob"] * 2
@@ -135,15 +144,15 @@ def test_rows_of_several_benchmarks_go_to_one_file_and_the_report_replaces_the_t
     readme.write_text("before\n<!-- bench -->\nold\n<!-- /bench -->\nafter\n")
     capfd.readouterr()
     report.main(["--results", str(file), "--readme", str(readme)])
-    assert last_line(capfd)["cases"] == 5
+    assert last_line(capfd.readouterr().out)["cases"] == 5
     text = readme.read_text()
-    assert text.startswith("before\n")
-    assert text.endswith("after\n")
-    assert "old" not in text
+    assert re.match(r"(?s)before\n.*\nafter\n$", text) and "old" not in text
     assert text.count("| logprob, cpu, ") == 2
+    targets = [line.split(" | ")[7] for line in text.splitlines() if line.startswith(("| decode", "| logprob"))]
+    assert sorted(targets) == ["1.3 ×", "2 ×", "70 %", "70 %", "80 %"], "of the peer's speed, and of the ceiling"
 
 
-def stored_row(commit: str, cases: dict[str, float], bench="sampler", **options) -> dict:
+def stored_row(commit, cases, bench="sampler", **options):
     """A row as it is stored, with our seconds of each case."""
     seconds = [{"name": name, "seconds": {"ours": {"median": spent}}} for name, spent in cases.items()]
     machine = {"commit": commit, "gpu": None, "cpu": "a CPU", "cores": 2, "versions": {"torch": "2"}}
@@ -177,7 +186,7 @@ def test_rows_that_are_of_no_benchmark_are_left_out_with_a_note(capfd, tmp_path)
     (tmp_path / "mixed.jsonl").write_text("\n".join([*others, own]))
     report.main(["--results", str(tmp_path)])
     said = capfd.readouterr()
-    assert json.loads(said.out.splitlines()[-1])["cases"] == 1
+    assert last_line(said.out)["cases"] == 1
     assert "mixed.jsonl: left out 3 of 4 rows" in said.err and "own.jsonl" not in said.err
     with pytest.raises(SystemExit) as end:
         report.main(["--results", str(tmp_path / "nowhere")])
@@ -190,7 +199,6 @@ def test_repeats_take_turns_and_ratios_are_paired():
     assert order == [*"ab", *"ab", *"ba", *"ab"]
     case = timing.make_case("sums", {"ours": [1.0, 2.0, 1.0], "peer": [3.0, 4.0, 5.0]}, tokens=12, floor=0.5)
     assert (case["ratio"], case["ratio_range"], case["ceiling_share"]) == (3.0, [2.0, 5.0], 0.5)
-    assert case["tokens_per_s"] == {"ours": 12.0, "peer": 3.0}
 
 
 def test_a_case_has_the_seconds_of_one_call_and_the_ratio_to_the_fastest_peer(monkeypatch):
@@ -202,8 +210,8 @@ def test_a_case_has_the_seconds_of_one_call_and_the_ratio_to_the_fastest_peer(mo
         return lambda: setattr(clock, "seconds", clock.seconds + seconds)
 
     sides = {"ours": side(2.0), "slow": side(12.0), "fast": side(6.0)}
-    kept = record.Record("sums", SimpleNamespace(repeats=3, device="cpu", save=None))
-    case = kept.compare("sums", sides, tokens=3, calls=4)
+    kept = record.Results("sums", SimpleNamespace(repeats=3, device="cpu", save=None))
+    case = kept.compare("sums", sides, tokens=3, times=4)
     found = {name: spread["median"] for name, spread in case["seconds"].items()}
     assert found == {"ours": 0.5, "slow": 3.0, "fast": 1.5}
     assert case["seconds"]["fast"]["range"] == [1.5, 1.5]
@@ -237,10 +245,7 @@ def test_a_plot_leaves_out_what_is_not_finite(tmp_path):
 
 def test_the_knowledge_benchmark_does_without_torch():
     """A search is timed beside nothing that it does not need."""
-    import subprocess
-
-    code = "import sys, bench.knowledge; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+    assert python("-c", "import sys, bench.knowledge; sys.exit('torch' in sys.modules)").returncode == 0
 
 
 def test_a_part_that_runs_out_of_time_keeps_its_checks_and_profiles(monkeypatch, tmp_path):
@@ -261,20 +266,9 @@ def test_a_part_that_runs_out_of_time_keeps_its_checks_and_profiles(monkeypatch,
     assert [len(row["cases"]) for row in rows] == [1, 1, 1, 0], "each as soon as it is there"
     assert list(rows[3]["profiles"]) == ["tiny, 5 rows, context 20, LoRA"]
 
-    kept = record.Record("sums", SimpleNamespace(device="cpu", save=file))
+    kept = record.Results("sums", SimpleNamespace(device="cpu", save=file))
     kept.check({"judged all": True})
     assert read_lines(file)[-1]["checks"] == {"judged all": True}, "before it is finished"
-
-
-@pytest.mark.parametrize(("name", "peer"), [("whole_steps", "trl"), ("knowledge", "rank_bm25")])
-def test_a_peer_that_is_not_installed_is_named_before_anything_is_measured(monkeypatch, capsys, name, peer):
-    monkeypatch.setattr(record, "find_spec", lambda package: None)
-    with pytest.raises(SystemExit) as stopped:
-        benchmark(name).main(["--smoke", "--peer", peer])
-    told = capsys.readouterr().err
-    assert stopped.value.code == 2
-    assert f"{peer} needs {peer}" in told
-    assert "pip install -e '.[bench]'" in told
 
 
 def test_the_log_of_experiments_is_short():

@@ -68,7 +68,7 @@ def __getattr__(name):
 """
 
 
-def packages_here() -> set[str]:
+def packages_here():
     """The packages of the environment that the tests run in."""
     return {str(found.metadata["Name"]) for found in importlib.metadata.distributions()}
 
@@ -99,7 +99,7 @@ CASES = list(itertools.product(KINDS, [False, True], ["ours first", "theirs firs
 
 
 @pytest.fixture(scope="module")
-def checked(installed, tmp_path_factory) -> dict[tuple, list[str]]:
+def checked(installed, tmp_path_factory):
     """Of each case, where our kernels were found, and whose `kernels` is. All are forks of one process, which has
     imported nothing that asks for `kernels`."""
     theirs = tmp_path_factory.mktemp("theirs")

@@ -16,11 +16,11 @@ RECIPES = {part.partition("\n")[0]: part for part in TEXT.split("\n### ")[1:]}
 FOLLOWED = [name for name, text in RECIPES.items() if "```diff" in text]
 
 
-def blocks(recipe: str, kind: str) -> list[str]:
+def blocks(recipe, kind):
     return re.findall(rf"```{kind}\n(.*?)```", RECIPES[recipe], re.DOTALL)
 
 
-def apply(block: str, folder: Path) -> None:
+def apply(block, folder):
     """Change a file as a block says."""
     head, _, body = block.partition("\n")
     path, lines = folder / head.removeprefix("+++ "), body.splitlines(keepends=True)
@@ -31,7 +31,7 @@ def apply(block: str, folder: Path) -> None:
     path.write_text(text.replace(there, then) if there else text + then, encoding="utf-8")
 
 
-def run(command: str, folder: Path) -> subprocess.CompletedProcess:
+def run(command, folder):
     own = {"PYTHONPATH": str(folder), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     command = command.replace("python ", f"{sys.executable} ").replace(
         "-m pytest", "-m pytest -n 0 -p no:cacheprovider"

@@ -8,9 +8,10 @@ from making import read_lines, refused, write_rows
 from bench.study import change, main, study
 
 
-def answer(row: int, title: str, outcome: str, reward: float, supported: int) -> dict:
+def answer(row, title, outcome, reward, supported):
     details = {"knowrl": {"facts": 4, "supported": supported, "refuted": 4 - supported}}
-    return {"row": row, "question": "?", "title": title, "outcome": outcome, "reward": reward, "details": details}
+    said = {"completion": "?", "outcome": outcome, "reward": reward, "details": details}
+    return {"row": row, "question": "?", "title": title} | said
 
 
 def made(folder, steps=("000000", "000001", "000012")):
@@ -20,7 +21,10 @@ def made(folder, steps=("000000", "000001", "000012")):
     after = [answer(0, "a", "correct", 1.0, 4), answer(1, "a", "correct", 1.0, 4), answer(2, "b", "refused", 0.0, 1)]
     for step in steps:
         write_rows(folder / "evaluation" / f"step-{step}.jsonl", after if step == "000012" else before)
-    write_rows(folder / "metrics.jsonl", [{"eval/reward": 0.0}, *({"reward": float(step)} for step in range(12))])
+    write_rows(
+        folder / "metrics.jsonl",
+        [{"eval/reward": 0.0}, *({"reward": float(step), "step_time": 1.0} for step in range(12))],
+    )
     (folder / "config.resolved.yaml").write_text("seed: 7\nmax_steps: 12\n")
     return folder
 

@@ -105,10 +105,15 @@ def reason(error: BaseException) -> str:
 
 @contextmanager
 def explained(kinds: Kinds, what: str, fix: str, exit_code: int = PREFLIGHT) -> Iterator[None]:
-    """Turn exceptions of these kinds into a UserError, whose `why` is the exception's message."""
+    """Turn exceptions of these kinds into a UserError, whose `why` is the exception's message.
+
+    A UserError says more itself, and so does what ends a command that is out of memory.
+    """
     try:
         yield
     except kinds as error:
+        if isinstance(error, UserError) or is_out_of_memory(error):
+            raise
         raise UserError(what, reason(error), fix, exit_code) from None
 
 

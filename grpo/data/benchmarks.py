@@ -73,15 +73,12 @@ def find_benchmark(records: Sequence[Json], file_name: str = "") -> Benchmark | 
 
 def _named_alike(record: Json) -> Json:
     """Name columns as the hub does: `Best Answer` is best_answer."""
-    renamed = {}
-    for name, value in record.items():
-        alike = str(name).strip().lower()
-        renamed[alike.replace(" ", "_")] = value
-    return renamed
+    return {str(name).strip().lower().replace(" ", "_"): value for name, value in record.items()}
 
 
 def _truthful_qa(record: Json, rng: random.Random) -> Json:
-    right, wrong = split_answers(record["correct_answers"]), split_answers(record["incorrect_answers"])
+    right = split_answers(record["correct_answers"])
+    wrong = split_answers(record["incorrect_answers"])
     if is_empty(record["best_answer"]):
         return {"question": record["question"], "answer": None}
     (best,) = split_answers([record["best_answer"]])

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from grpo.algorithm.schema import Call, Completion, Group, Prompt
 from grpo.base.errors import PREFLIGHT, UserError
@@ -84,7 +83,7 @@ def _read_alpaca(record: Json) -> list[Message]:
 
 
 # the number of the row, from 0; its messages, see read_conversation; descriptions of tools
-Conversation = tuple[int, list[Message], list[Message], list[dict[str, Any]]]
+Conversation = tuple[int, list[Message], list[Message], list[Json]]
 
 
 def read_conversations(records: Iterable[Json], path: Path, count: RowCount) -> Iterator[Conversation]:

@@ -40,7 +40,8 @@ def read_records(path: Path, bad: BadRows | None = None) -> list[Json]:
     errors: BadRows = {} if bad is None else bad
     for number, record in enumerate(records, 1):
         if not isinstance(record, dict):
-            why, fix = f"it is {shown(record)}", 'write {"question": …}'
+            why = f"it is {shown(record)}"
+            fix = 'write {"question": …}'
             errors[number] = row_error(path, number, "is not an object", why, fix)
             records[number - 1] = {}
     if errors and (bad is None or len(errors) == len(records)):
@@ -71,13 +72,7 @@ def join_errors(bad: BadRows, hint: str = "") -> UserError:
     return UserError(f"{len(bad)} rows are bad", "\n     ".join(named), first.fix + hint, PREFLIGHT)
 
 
-def row_error(
-    path: Path,
-    number: int,
-    what: str,
-    why: str,
-    fix: str = "correct or remove the row",
-) -> UserError:
+def row_error(path: Path, number: int, what: str, why: str, fix: str = "correct or remove the row") -> UserError:
     """Return the error that a row of a data set is wrong. number: counted from 1."""
     return UserError(f"{path}: row {number} {what}", why, fix, PREFLIGHT)
 
@@ -90,8 +85,11 @@ def files_of(path: Path) -> list[Path]:
     """
     first = _FIRST_PART.fullmatch(path.name)
     if path.is_dir():
-        what, fix = f"{path} is not a data set that save_to_disk of the datasets library wrote", "give a file's path"
-        with explained((OSError, ValueError, KeyError, TypeError, AttributeError), what, fix):
+        with explained(
+            (OSError, ValueError, KeyError, TypeError, AttributeError),
+            f"{path} is not a data set that save_to_disk of the datasets library wrote",
+            "give a file's path",
+        ):
             state = read_json(path / STATE_FILE)
             found = [path / Path(entry["filename"]).name for entry in state["_data_files"]]
     elif first:
@@ -117,8 +115,12 @@ def _read_file(path: Path) -> list[Any]:
     if content.startswith(PARQUET) or path.suffix == ".arrow":
         return _read_arrow(content, path)
     if content.startswith(ZIP):
-        fix = "unpack it; of a workbook of Excel, save the sheet as CSV"
-        raise UserError(f"{path} is a ZIP archive", "as .zip and .xlsx are; .gz can be read", fix, PREFLIGHT)
+        raise UserError(
+            f"{path} is a ZIP archive",
+            "as .zip and .xlsx are; .gz can be read",
+            "unpack it; of a workbook of Excel, save the sheet as CSV",
+            PREFLIGHT,
+        )
     with explained(UnicodeDecodeError, f"{path} is not UTF-8 text", "convert it to UTF-8"):
         text = content.decode("utf-8-sig")
     text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -154,16 +156,22 @@ def _read_table(text: str, path: Path) -> Iterator[Json]:
                 _check_names(path, header)
             elif fields and len(fields) != len(header):
                 why = f"the row has {len(fields)} fields, and the header {len(header)}: {', '.join(header)}"[:200]
-                fix = f"put quotes around fields that hold {delimiter!r} or line breaks"
-                raise _damaged(path, first, "CSV", why, fix)
+                raise _damaged(
+                    path, first, "CSV", why, f"put quotes around fields that hold {delimiter!r} or line breaks"
+                )
             elif "\0" in "".join(fields):
                 raise _damaged(path, first, "CSV", "the row holds a NUL character")
             elif fields:
                 yield dict(zip(header, fields, strict=True))
             first = lines.line_num + 1
     except csv.Error as error:
-        why = f"{error}; the row began here, and was read up to line {lines.line_num}"
-        raise _damaged(path, first, "CSV", why, "close its quotes; a quote inside quotes is written twice") from None
+        raise _damaged(
+            path,
+            first,
+            "CSV",
+            f"{error}; the row began here, and was read up to line {lines.line_num}",
+            "close its quotes; a quote inside quotes is written twice",
+        ) from None
 
 
 def _read_json(text: str, path: Path) -> list[Any]:
@@ -191,7 +199,7 @@ def _read_json(text: str, path: Path) -> list[Any]:
     return values
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> Json:
     """Make an object of its keys and values. ValueError if it has a key twice: only one value could be used."""
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -204,11 +212,15 @@ def _read_arrow(content: bytes, path: Path) -> list[Json]:
     """Read Parquet, or the stream of Arrow batches that save_to_disk writes."""
     kind = "Parquet" if content.startswith(PARQUET) else "Arrow"
     try:
-        import pyarrow
+        import pyarrow  # an extra
         from pyarrow import parquet
     except ImportError:
-        fix = "pip install 'grpo[parquet]', or convert it to JSONL"
-        raise UserError(f"cannot read {path}", f"{kind} needs pyarrow", fix, PREFLIGHT) from None
+        raise UserError(
+            f"cannot read {path}",
+            f"{kind} needs pyarrow",
+            "pip install 'grpo[parquet]', or convert it to JSONL",
+            PREFLIGHT,
+        ) from None
     with explained((pyarrow.ArrowException, OSError), f"{path} is not valid {kind}", "download it again"):
         buffer = pyarrow.BufferReader(content)
         table = parquet.read_table(buffer) if kind == "Parquet" else pyarrow.ipc.open_stream(buffer).read_all()
@@ -222,11 +234,11 @@ def _read_arrow(content: bytes, path: Path) -> list[Json]:
         ):
             kinds = set(re.findall(r"\b(?:halffloat|float|double)\b", str(column.type)))
             number = FLOATS[kinds.pop()] if len(kinds) == 1 else float
-            columns.append([plain(value, number) for value in column.to_pylist()])
+            columns.append([json_value(value, number) for value in column.to_pylist()])
     return [dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
-def plain(value: Any, number: type = float) -> Any:
+def json_value(value: Any, number: type = float) -> Any:
     """Return a value as JSON would hold it. number: the type in which a number's shortest text is looked for.
 
     A float32 that was 0.1 is 0.1 again, and not 0.10000000149011612; 2020-01-02 stays that text. TypeError for an
@@ -236,7 +248,7 @@ def plain(value: Any, number: type = float) -> Any:
         case None | bool():
             return value
         case Enum():
-            return plain(value.value, number)
+            return json_value(value.value, number)
         case str():
             return str.__str__(value)
         case int():
@@ -248,15 +260,15 @@ def plain(value: Any, number: type = float) -> Any:
         case bytes():
             return value.decode()
         case Mapping():
-            return {str(plain(name)): plain(item, number) for name, item in value.items()}
+            return {str(json_value(name)): json_value(item, number) for name, item in value.items()}
         case list() | tuple():
-            return [plain(item, number) for item in value]
+            return [json_value(item, number) for item in value]
         case set() | frozenset():
-            return sorted((plain(item, number) for item in value), key=str)
+            return sorted((json_value(item, number) for item in value), key=str)
         case Decimal():
             return f"{value:f}"
     if hasattr(value, "item") and hasattr(value, "ndim"):  # arrays and tensors
-        return [plain(item, number) for item in value] if value.ndim else plain(value.item(), number)
+        return [json_value(item, number) for item in value] if value.ndim else json_value(value.item(), number)
     if type(value).__str__ is object.__str__:
         raise TypeError(f"{type(value).__name__} has no value in JSON")
     return str(value).removesuffix(" 00:00:00")  # dates, times, durations, UUIDs, paths

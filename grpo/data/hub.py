@@ -22,12 +22,7 @@ _FIRST_PART = re.compile(r"-0{5}-of-\d{5}(?=\.)")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
-def fetch_model(
-    name_or_path: str,
-    revision: str = "main",
-    kind: str = "model",
-    weights: bool = True,
-) -> Path:
+def fetch_model(name_or_path: str, revision: str = "main", kind: str = "model", weights: bool = True) -> Path:
     """Return the folder of a checkpoint, adapter or tokenizer, and download it first if it is a hub id.
 
     kind: what messages call it, such as "adapter". weights: False downloads config and tokenizer alone, a few MB.
@@ -36,8 +31,12 @@ def fetch_model(
     if path.is_dir():
         return path
     if path.is_file():
-        why = "a checkpoint is a folder with config.json, weights and tokenizer"
-        raise UserError(f"{path} is a file", why, f"give its folder, {path.parent}", PREFLIGHT)
+        raise UserError(
+            f"{path} is a file",
+            "a checkpoint is a folder with config.json, weights and tokenizer",
+            f"give its folder, {path.parent}",
+            PREFLIGHT,
+        )
     return _download(name_or_path, revision, kind, SMALL_FILES + WEIGHTS * weights)
 
 
@@ -99,7 +98,7 @@ def _download(name: str, revision: str, kind: str, patterns: list[str], hint: st
         why = f"there is no such file or folder in {Path.cwd()}, and it is not a hub id (owner/name)"
         fix = NO_ADAPTER if kind == "adapter" else f"check the path{hint}"
         raise UserError(f"{kind} {name} does not exist", why, fix, PREFLIGHT)
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import snapshot_download  # takes a second
 
     fix = (
         "check the id (no file or folder has this name), your network, HF_ENDPOINT (a mirror) and HF_TOKEN (private "

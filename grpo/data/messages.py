@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from grpo.base.storage import Json
 from grpo.data.files import shown
 
 ROLES = ("system", "user", "assistant", "tool")  # any other text might spell a chat template's markup
@@ -22,7 +23,7 @@ THOUGHTS = ("reasoning_content", "thinking", "reasoning")  # what data call the 
 LABELS = ("name", "tool_call_id")  # of a message; nothing is lost if a template does not write them
 SWITCHES = ("weight", "train", "loss")  # of a message; 0 or false: it is not trained
 # {"role": one of ROLES, "content": text}; where the data has them also PARTS, LABELS, and "weight": 0
-Message = dict[str, Any]
+Message = Json
 _EATEN = re.compile(  # what \frac, \theta, \nu, \rho in JSON are, where the backslash is not written twice
     "[\0-\x08\x0b\x0c\x0e-\x1f]|\t(heta|ext|imes|frac|au|ilde|riangle)\\b|\n(u|eq|abla|ot|otin)\\b"
     "|\r(ho|ight|angle|m|ceil|floor)\\b"
@@ -76,7 +77,9 @@ def read_message(turn: Any) -> Message:
     content = turn.get("value", turn.get("content"))
     calls = turn.get("tool_calls") or turn.get("function_call")
     if role == "function_call":  # in LLaMA-Factory
-        role, calls, content = "assistant", content, ""
+        role = "assistant"
+        calls = content
+        content = ""
     if role not in ROLES:
         raise ValueError(f"the role of a message is {shown(role)}, not one of {', '.join(ROLES)}")
     if isinstance(content, list):
@@ -100,7 +103,7 @@ def read_message(turn: Any) -> Message:
     return {"role": role, "content": content, **more}
 
 
-def read_calls(calls: Any) -> list[dict[str, Any]]:
+def read_calls(calls: Any) -> list[Json]:
     """Return the calls of tools in a message, in the form of chat templates. ValueError: what is wrong.
 
     They are [{"type": "function", "function": {"name", "arguments": {…}}}, …]; data may hold the functions alone, one
@@ -120,7 +123,7 @@ def read_calls(calls: Any) -> list[dict[str, Any]]:
     return read
 
 
-def read_tools(column: Any) -> list[dict[str, Any]]:
+def read_tools(column: Any) -> list[Json]:
     """Return the descriptions of tools in the column `tools` of a row, objects or JSON; [] if it holds none."""
     tools = list(map(_from_json, _listed(filled(column))))
     are_described = all(isinstance(tool, dict) and {"function", "name"} & tool.keys() for tool in tools)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from grpo.base.storage import Json, write_atomically, write_lines
-from rewards.registry import Functions
+from rewards.registry import UserFunctions
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Objects:
     """
 
     rows: Mapping[str, list[Json]] = field(default_factory=dict)
-    rewards: Functions = field(default_factory=dict)
+    rewards: UserFunctions = field(default_factory=dict)
     tools: Mapping[str, Callable] = field(default_factory=dict)
     config_path: Path | None = None
     config_text: str = ""

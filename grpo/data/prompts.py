@@ -6,24 +6,23 @@ contains `<|im_end|>` stays a question.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from grpo.algorithm.schema import Prompt
 from grpo.base.errors import PREFLIGHT, UserError, explained, reason
-from grpo.base.storage import read_json
+from grpo.base.storage import Json, read_json
 from grpo.base.text import encodable
 from grpo.base.time_limit import time_limit
 from grpo.data.count import RowCount
-from grpo.data.messages import Message, parts, read_tools, with_system
+from grpo.data.messages import Message, parts, read_tools
 from grpo.data.rows import Row
 
 TEMPLATE_SECONDS = 5.0  # of CPU time, for one prompt
 BYTE_ORDER_MARK = "\ufeff"  # which editors on Windows write before a text
 MAX_TEMPLATE_CHARS = 1_000_000  # that a chat template may write around the messages
-Tool = dict[str, Any]  # the description of one, as a chat template takes it
+Tool = Json  # the description of one, as a chat template takes it
 VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
@@ -32,34 +31,35 @@ def has_tokenizer(folder: Path) -> bool:
     return any((folder / name).exists() for name in VOCABULARY_FILES)
 
 
-def load_tokenizer(
-    folder: Path,
-    chat_template: str | None = None,
-    template_options: Mapping[str, Any] | None = None,
-):
+def load_tokenizer(folder: Path, chat_template: str | None = None, template_options: Json | None = None):
     """Load the Hugging Face tokenizer of a folder; UserError (exit 3) if it is unreadable or has no chat template.
 
     chat_template: a Jinja file that replaces its own. template_options: values for the template's variables. They are
     written into the template, so that the saved tokenizer has them, too.
     """
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer  # takes seconds, and a program without a tokenizer needs none
 
-    fix = "set tokenizer_name_or_path to a folder with tokenizer.json, or copy the tokenizer's files there"
-    with explained(Exception, f"cannot read the tokenizer in {folder}", fix):  # many kinds, by which file is broken
+    with explained(
+        Exception,
+        f"cannot read the tokenizer in {folder}",
+        "set tokenizer_name_or_path to a folder with tokenizer.json, or copy the tokenizer's files there",
+    ):  # many kinds, by which file is broken
         if not has_tokenizer(folder):
             raise FileNotFoundError(f"none of {', '.join(VOCABULARY_FILES)} is there")
         # With trust_remote_code unset, it would ask on the terminal.
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     if chat_template:
-        fix = "give the path of a Jinja file, in UTF-8"
-        with explained((OSError, UnicodeDecodeError), f"cannot read the chat template {chat_template}", fix):
+        with explained(
+            (OSError, UnicodeDecodeError),
+            f"cannot read the chat template {chat_template}",
+            "give the path of a Jinja file, in UTF-8",
+        ):
             tokenizer.chat_template = Path(chat_template).read_text(encoding="utf-8")
     templates = tokenizer.chat_template
     named = templates if isinstance(templates, dict) else {"default": templates}
     if not named.get("default"):
         what = f"the tokenizer in {folder} has no chat template" + " named default" * isinstance(templates, dict)
-        why = "prompts cannot be rendered without one"
-        raise UserError(what, why, "set chat_template to a Jinja file", PREFLIGHT)
+        raise UserError(what, "prompts cannot be rendered without one", "set chat_template to a Jinja file", PREFLIGHT)
     values = ""
     for name, value in (template_options or {}).items():
         values += f"{{% if {name} is not defined %}}{{% set {name} = {value!r} %}}{{% endif %}}"
@@ -68,12 +68,7 @@ def load_tokenizer(
     return tokenizer
 
 
-def render(
-    tokenizer,
-    messages: Sequence[Message],
-    header: bool = True,
-    tools: Sequence[Tool] = (),
-) -> str:
+def render(tokenizer, messages: Sequence[Message], header: bool = True, tools: Sequence[Tool] = ()) -> str:
     """Render messages with the chat template.
 
     header: end with the assistant's header, as a prompt does. tools: descriptions of those that can be called.
@@ -139,7 +134,8 @@ def eos_ids(folder: Path, tokenizer) -> tuple[int, ...]:
 def _find_header(tokenizer) -> tuple[str, str]:
     """Return a prompt, and the space between it and an answer. UserError (exit 3) if it does not end with a header."""
     turns = [{"role": "user", "content": "\ue000"}, {"role": "assistant", "content": "\ue001"}]
-    prompt, bare = render(tokenizer, turns[:1]), render(tokenizer, turns[:1], header=False)
+    prompt = render(tokenizer, turns[:1])
+    bare = render(tokenizer, turns[:1], header=False)
     both = render(tokenizer, turns, header=False)
     space, _, _ = both.removeprefix(prompt).partition("\ue001")
     follows = both.startswith(prompt) and not space.strip()
@@ -163,7 +159,8 @@ class ChatEncoder:
     """
 
     def __init__(self, tokenizer, tools: Sequence[Tool] = ()):
-        self.tokenizer, self.tools = tokenizer, list(tools)
+        self.tokenizer = tokenizer
+        self.tools = list(tools)
         self.end = turn_end(tokenizer)
         prompt, self.space = _find_header(tokenizer)
         self.depends = bool(self.space) or self._encode("\nx") != [*self._encode("\n"), *self._encode("x")]
@@ -236,11 +233,8 @@ class ChatEncoder:
         messages = [{**message, "content": encodable(message["content"])} for message in messages]
         tools = [*self.tools, *tools]
         text = render(self.tokenizer, messages, tools=tools)
-        markers = {}  # index of such a message -> its placeholder in the template
-        for index, message in enumerate(messages):
-            content = message["content"]
-            if self._hides(content):
-                markers[index] = f"\ue000{index}\ue001"
+        hiding = [index for index, message in enumerate(messages) if self._hides(message["content"])]
+        markers = {index: f"\ue000{index}\ue001" for index in hiding}  # such a message's placeholder in the template
         if not markers:
             return text, self._encode(text)
         marked = [{**message, "content": markers.get(i, message["content"])} for i, message in enumerate(messages)]
@@ -267,7 +261,8 @@ class ChatEncoder:
         Else those of the text alone. Llama 2's tokenizer begins that with a space, which it does not have there.
         """
         for start in (before, "\n") if self.depends else ():
-            head, whole = self._encode(start), self._encode(start + text)
+            head = self._encode(start)
+            whole = self._encode(start + text)
             if whole[: len(head)] == head:
                 return whole[len(head) :]
         return self._encode(text)
@@ -324,8 +319,12 @@ class ChatEncoder:
 
 
 def _unsafe(what: str) -> UserError:
-    why = "a message holds a special token and cannot be encoded safely"
-    return UserError(what, why, "remove special tokens from the data", PREFLIGHT)
+    return UserError(
+        what,
+        "a message holds a special token and cannot be encoded safely",
+        "remove special tokens from the data",
+        PREFLIGHT,
+    )
 
 
 def make_prompts(
@@ -344,8 +343,7 @@ def make_prompts(
     prompts = []
     too_long = f"longer than {max_prompt_length} tokens"
     for row in rows:
-        question = {"role": "user", "content": template.replace("{question}", row.question)}
-        messages = with_system([*(row.before or ()), question], system_prompt)
+        messages = row.messages(template, system_prompt)
         tools = read_tools(row.columns.get("tools"))
         if reason := encoder.cannot_write(messages, tools):
             count.left_out[reason] += 1

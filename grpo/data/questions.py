@@ -1,7 +1,7 @@
 """From a configuration to the prompts of a run, the number of its steps, and the rewards that grade the answers."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,29 +11,12 @@ from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.storage import Json
 from grpo.base.text import did_you_mean
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.data.count import (
-    DAMAGED,
-    WITH_MEDIA,
-    RowCount,
-    has_media,
-    is_empty,
-)
-from grpo.data.files import (
-    BadRows,
-    noting,
-    shown,
-)
+from grpo.data.count import DAMAGED, WITH_MEDIA, RowCount, has_media, is_empty
+from grpo.data.files import BadRows, noting, shown
 from grpo.data.messages import is_damaged
 from grpo.data.objects import NO_OBJECTS, Objects
 from grpo.data.prompts import ChatEncoder, make_prompts
-from grpo.data.rows import (
-    FIELDS,
-    Row,
-    check_answer,
-    comparing,
-    fingerprint,
-    read_rows,
-)
+from grpo.data.rows import FIELDS, Row, check_answer, comparing, fingerprint, read_rows
 from grpo.engine.device.peers import Peers
 from rewards.exact import is_unanswerable, truths
 from rewards.registry import Reward, build_rewards
@@ -68,20 +51,17 @@ class Questions:
         return None
 
 
+@dataclass(eq=False)
 class QuestionData:
     """The questions of a configuration. Each data set is read once.
 
-    records: those of a data set that was read. objects: what a program passes.
+    records: those of a data set that was read. objects: what a program passes. files: data set and split -> its rows.
     """
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        records: Mapping[str, list[Json]] | None = None,
-        objects: Objects = NO_OBJECTS,
-    ):
-        self.config, self.records, self.objects = config, records or {}, objects
-        self.files: dict[tuple[str, str], tuple[list[Row], BadRows]] = {}  # data set and split -> its rows
+    config: TrainConfig
+    records: Mapping[str, list[Json]] = field(default_factory=dict)
+    objects: Objects = NO_OBJECTS
+    files: dict[tuple[str, str], tuple[list[Row], BadRows]] = field(default_factory=dict)
 
     def load(self, questions: Questions, rewards: Sequence[Reward] = ()) -> tuple[list[Row], RowCount]:
         """Return these questions, and how many rows were left out because they cannot be asked or graded.
@@ -172,10 +152,7 @@ def count_prose(rows: Sequence[Row], count: RowCount) -> None:
 
 
 def prepare_rewards(
-    data: QuestionData,
-    say: Callable[[str], None],
-    questions: Questions | None = None,
-    peers: Peers | None = None,
+    data: QuestionData, say: Callable[[str], None], questions: Questions | None = None, peers: Peers | None = None
 ) -> Scorer:
     """Build the rewards, and check that their columns, services and knowledge base are there.
 
@@ -233,17 +210,14 @@ def load_prompts(
             "lower max_completion_length",
             PREFLIGHT,
         )
-    limit = config.max_prompt_length
-    source = "max_prompt_length"
-    if room < limit:
-        limit = room
-        source = f"the model's {positions} positions without max_completion_length"
+    of_model = room, f"the model's {positions} positions without max_completion_length"
+    limit, source = min(of_model, (config.max_prompt_length, "max_prompt_length"))
     encoder = ChatEncoder(policy.tokenizer)
     system_prompt = config.system_prompt
     if config.tools or config.environment:
-        from grpo.tools.functions import encoder_of, system_prompt_of  # most runs have no tools
+        from grpo.tools.functions import protocol_of, system_prompt_of  # most runs have no tools
 
-        encoder = encoder_of(config, policy.tokenizer, data.objects.tools)
+        encoder = protocol_of(config, policy.tokenizer, data.objects.tools).encoder
         system_prompt = system_prompt_of(config, encoder)
     prompts = make_prompts(rows, encoder, system_prompt, config.prompt_template, limit, count, source)
     return PromptSet(prompts, fingerprint(rows), count)

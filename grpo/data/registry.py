@@ -14,13 +14,7 @@ from grpo.data.hub import fetch_data
 
 REGISTRY_FILE = "dataset_info.json"
 DEFAULT_FOLDER = Path("data")  # of LLaMA-Factory
-COLUMNS = {
-    "prompt": "instruction",
-    "query": "input",
-    "response": "output",
-    "history": "history",
-    "system": "system",
-}
+COLUMNS = {"prompt": "instruction", "query": "input", "response": "output", "history": "history", "system": "system"}
 READ = {"file_name", "file_sha1", "formatting", "columns", "tags"}  # keys of an entry
 TAGS = {
     "role_tag": "from",
@@ -55,8 +49,11 @@ class ConversationFile:
         if self.layout.get("formatting", "alpaca") == "alpaca":
             return record | {ours: record.get(columns.get(theirs, ours)) for theirs, ours in COLUMNS.items()}
         roles = {tags[f"{role}_tag"]: role for role in ("user", "assistant", "system")}
-        what = f"{self.path}: row {number} does not have the columns that {REGISTRY_FILE} says: {', '.join(record)}"
-        with explained((KeyError, TypeError), what, f"correct columns and tags of its entry in {REGISTRY_FILE}"):
+        with explained(
+            (KeyError, TypeError),
+            f"{self.path}: row {number} does not have the columns that {REGISTRY_FILE} says: {', '.join(record)}",
+            f"correct columns and tags of its entry in {REGISTRY_FILE}",
+        ):
             turns = record[columns.get("messages", "conversations")]
             if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
                 raise TypeError(f"the messages are {shown(turns)}, and not a list of objects")
@@ -77,8 +74,9 @@ def find_sources(name: str, split: str, folder: str | None) -> list[Conversation
     registry = _read_registry(path) if folder or path.is_file() else {}
     names = [part.strip() for part in name.split(",")]
     if Path(name).exists() or (folder is None and not set(names) & set(registry)):
-        with_names = "; a name in dataset_info.json needs its folder as dataset_dir"
-        return [ConversationFile(fetch_data(name, split, with_names))]
+        return [
+            ConversationFile(fetch_data(name, split, "; a name in dataset_info.json needs its folder as dataset_dir"))
+        ]
     missing = [part for part in names if part not in registry]
     if missing:
         raise UserError(

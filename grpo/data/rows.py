@@ -10,15 +10,8 @@ from typing import TYPE_CHECKING, Any
 from grpo.base.errors import PREFLIGHT, UserError, reason
 from grpo.base.storage import Json
 from grpo.base.text import did_you_mean, is_blank
-from grpo.data.files import (
-    BadRows,
-    join_errors,
-    noting,
-    read_records,
-    row_error,
-    shown,
-)
-from grpo.data.messages import CONVERSATION_FIELDS, Message, is_text, read_messages
+from grpo.data.files import BadRows, join_errors, noting, read_records, row_error, shown
+from grpo.data.messages import CONVERSATION_FIELDS, Message, is_text, read_messages, with_system
 
 if TYPE_CHECKING:
     from rewards.registry import Reward
@@ -42,6 +35,11 @@ class Row:
     question: str
     columns: Json
     before: tuple[Message, ...] | None = None
+
+    def messages(self, template: str, system_prompt: str | None) -> list[Message]:
+        """Return the messages that ask the question. template: of the last one, with {question} in it."""
+        question = {"role": "user", "content": template.replace("{question}", self.question)}
+        return with_system([*(self.before or ()), question], system_prompt)
 
 
 def read_rows(
@@ -74,9 +72,14 @@ def read_rows(
         if found := [name for name in candidates if name in filled]:
             names[wanted] = found[0]
         elif chosen or wanted == "question":
-            what, columns = f"{path}: there is no column {chosen or 'for the question'}", list(records[0])
-            fix = f"set {wanted}_field to one of them{did_you_mean(chosen or wanted, columns)}"
-            raise UserError(what, f"columns: {', '.join(columns)}", fix, PREFLIGHT)
+            what = f"{path}: there is no column {chosen or 'for the question'}"
+            columns = list(records[0])
+            raise UserError(
+                what,
+                f"columns: {', '.join(columns)}",
+                f"set {wanted}_field to one of them{did_you_mean(chosen or wanted, columns)}",
+                PREFLIGHT,
+            )
     rows = []
     for index, record in enumerate(records):
         with noting(errors, index + 1):
@@ -98,9 +101,16 @@ def _as_benchmark(path: Path, records: list[Json], seed: int, bad: BadRows) -> l
         try:
             rows.append(benchmark.read_row(record, f"{seed}/{index}"))
         except (KeyError, ValueError, TypeError, AttributeError) as error:
-            what, why = f"is not one of {benchmark.name}", f"others are; {reason(error)}"
-            fix = "correct or remove the row, or set question_field and answer_field"
-            bad.setdefault(index + 1, row_error(path, index + 1, what, why, fix))
+            bad.setdefault(
+                index + 1,
+                row_error(
+                    path,
+                    index + 1,
+                    f"is not one of {benchmark.name}",
+                    f"others are; {reason(error)}",
+                    "correct or remove the row, or set question_field and answer_field",
+                ),
+            )
             rows.append({})
     return rows
 
@@ -115,8 +125,13 @@ def _make_row(path: Path, index: int, record: Json, names: dict[str, str]) -> Ro
         except ValueError as error:
             raise row_error(path, index + 1, f"holds no {USERS_TURN}", str(error)) from None
     if not is_text(question) or is_blank(question):
-        why = f"its {names['question']} is {shown(question)}"
-        raise row_error(path, index + 1, "has no question", why, "correct the row, or set question_field")
+        raise row_error(
+            path,
+            index + 1,
+            "has no question",
+            f"its {names['question']} is {shown(question)}",
+            "correct the row, or set question_field",
+        )
     columns = dict(record)
     for wanted, name in names.items():
         columns[wanted] = record.get(name)
@@ -152,9 +167,13 @@ def check_answer(rewards: Sequence[str], answer: Any, path: Path, number: int) -
     """
     parts = answer if isinstance(answer, list) else [answer]
     if rewards and any(isinstance(part, list | dict) for part in parts):
-        what, why = f"has an answer that the reward {rewards[0]} cannot compare with", f"it is {shown(answer)}"
-        fix = "make it a text, a number or a list of them; or set answer_field to a column that is"
-        raise row_error(path, number, what, why, fix)
+        raise row_error(
+            path,
+            number,
+            f"has an answer that the reward {rewards[0]} cannot compare with",
+            f"it is {shown(answer)}",
+            "make it a text, a number or a list of them; or set answer_field to a column that is",
+        )
 
 
 def fingerprint(rows: list[Row]) -> str:

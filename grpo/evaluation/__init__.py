@@ -6,6 +6,6 @@ measures.py    graded answers to numbers: accuracy with its interval, the measur
 confidence.py  stated confidences compared with outcomes: ECE, Brier score, risk-coverage curve
 searching.py   how often a model calls its tools, and how well it answers with and without
 table.py       these numbers as text
-held_out.py    the held-out questions of a training run, before and after it; best.py keeps the best policy
+held_out.py    the held-out questions of a training run, before and after it, and its best policy
 compare.py     two models on the same questions: exchange test, bootstrap interval
 """

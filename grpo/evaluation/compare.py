@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
 from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.storage import Json
 from grpo.base.text import in_words
 from grpo.data.files import read_records
 from grpo.evaluation.measures import CHECKED
@@ -68,11 +68,10 @@ def compare(a: Measured, b: Measured) -> Comparison:
             PREFLIGHT,
         )
     number = max(map(len, shared.values()))
-    measures = {}
-    for name, questions in shared.items():
-        values_of_a = [a[name][question] for question in questions]
-        values_of_b = [b[name][question] for question in questions]
-        measures[name] = difference(values_of_a, values_of_b)
+    measures = {
+        name: difference([a[name][question] for question in questions], [b[name][question] for question in questions])
+        for name, questions in shared.items()
+    }
     return Comparison(number, len(of_a | of_b) - number, measures)
 
 
@@ -81,7 +80,8 @@ def difference(a: Iterable[list[float]], b: Iterable[list[float]]) -> Difference
     of_a = list(map(fmean, a))
     of_b = list(map(fmean, b))
     changes = np.array([after - before for before, after in zip(of_a, of_b, strict=True)])
-    mean_a, mean_b = fmean(of_a), fmean(of_b)
+    mean_a = fmean(of_a)
+    mean_b = fmean(of_b)
     low, high = interval(lambda chosen: changes[chosen].mean(), len(changes))
     return Difference(mean_a, mean_b, mean_b - mean_a, low, high, exchange_test(changes))
 
@@ -102,10 +102,7 @@ def exchange_test(changes: np.ndarray) -> float:
 def interval(measure: Callable[[np.ndarray], float], count: int) -> tuple[float, float]:
     """Return the 95 % interval of a measure of chosen questions, by bootstrap over `count` of them."""
     rng = np.random.default_rng(0)
-    values = []
-    for _ in range(NUM_RESAMPLES):
-        chosen = rng.integers(count, size=count)
-        values.append(measure(chosen))
+    values = [measure(rng.integers(count, size=count)) for _ in range(NUM_RESAMPLES)]
     low, high = np.nanpercentile(values, [2.5, 97.5])
     return float(low), float(high)
 
@@ -124,7 +121,7 @@ def read_answers(path: Path) -> Measured:
     return collect(read_records(answers), str(answers))
 
 
-def collect(records: Iterable[Mapping[str, Any]], source: str) -> Measured:
+def collect(records: Iterable[Json], source: str) -> Measured:
     """Return the values of each measure. UserError (exit 3) if a record is not an answer of an evaluation."""
     answers = list(records)
     for number, record in enumerate(answers, 1):
@@ -139,7 +136,7 @@ def collect(records: Iterable[Mapping[str, Any]], source: str) -> Measured:
     return measure_answers(answers)
 
 
-def measure_answers(answers: Iterable[Mapping[str, Any]]) -> Measured:
+def measure_answers(answers: Iterable[Json]) -> Measured:
     """Return the values of each measure, by question."""
     measured: dict[str, dict[Question, list[float]]] = defaultdict(lambda: defaultdict(list))
     for answer in answers:
@@ -149,7 +146,7 @@ def measure_answers(answers: Iterable[Mapping[str, Any]]) -> Measured:
     return measured
 
 
-def _values(answer: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def _values(answer: Json) -> Iterator[tuple[str, float]]:
     """Yield the measures of an answer: whether it is right, wrong, declined; its facts; its reward, each of several."""
     if answer["outcome"] in RATES.values():
         yield from ((name, float(answer["outcome"] == wanted)) for name, wanted in RATES.items())

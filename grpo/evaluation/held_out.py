@@ -1,18 +1,21 @@
-"""The evaluation of a training run on held-out questions, before, during and after training.
+"""The evaluation of a training run on held-out questions, before, during and after training; and its best policy.
 
 evaluation.json holds both measurements, a hash of the held-out questions, and the step of the first measurement. This
 step is 0, unless the run was resumed with other questions, or the file was damaged. Then the first measurement is
 repeated, and the table names its step.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from grpo.algorithm.schema import Prompt
-from grpo.base.storage import read_mapping, write_json, write_lines
+from grpo.base.storage import Json, read_mapping, write_json, write_lines
+from grpo.config.options import HIGHER_IS_BETTER
 from grpo.data.questions import QuestionData, Questions, load_prompts
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.sampling.sampler import Sampler
 from grpo.policy import Policy
+from grpo.run.checkpoint import BEST_FILE
+from grpo.run.diagnosis.glossary import Metrics
 from grpo.run.log import completion_records
 from grpo.run.messages import tolerated
 from grpo.run.run import Run
@@ -32,8 +35,11 @@ class Evaluation:
     def __init__(self, data: QuestionData, run: Run, policy: Policy, sampler: Sampler, scorer: Scorer):
         """scorer: the rewards of these questions."""
         config = data.config
-        self.config, self.run = config, run
-        self.policy, self.sampler, self.scorer = policy, sampler, scorer
+        self.config = config
+        self.run = run
+        self.policy = policy
+        self.sampler = sampler
+        self.scorer = scorer
         self.prompts: list[Prompt] = []
         self.data_hash = ""
         self.first_step = 0
@@ -43,7 +49,8 @@ class Evaluation:
             return
         loaded = load_prompts(data, policy, questions, scorer.rewards)
         run.report_data("held-out data", loaded.count)
-        self.prompts, self.data_hash = loaded.prompts, loaded.data_hash
+        self.prompts = loaded.prompts
+        self.data_hash = loaded.data_hash
 
     def measure(self, step: int) -> Measurement:
         """Answer all held-out questions, each replica its share; write the answers, and return their summaries."""
@@ -101,7 +108,7 @@ class Evaluation:
         """Return the last text that a run prints: a table of both measurements."""
         if not after:
             return "done (set eval_dataset_id_or_path or eval_size to see accuracy before and after)"
-        from grpo.evaluation.table import summary_table
+        from grpo.evaluation.table import summary_table  # as in `measure`
 
         head = f"step {self.first_step}" if self.first_step else "before"
         return summary_table({head: before, "after": after}, "held-out questions")
@@ -109,5 +116,34 @@ class Evaluation:
     def write(self, before: Measurement, after: Measurement | None) -> None:
         """Write both measurements to evaluation.json. `after` is None until the end of the run."""
         if before:
-            content = {"data": self.data_hash, "step": self.first_step, "before": before, "after": after}
-            write_json(self.run.path / "evaluation.json", content)
+            write_json(
+                self.run.path / "evaluation.json",
+                {"data": self.data_hash, "step": self.first_step, "before": before, "after": after},
+            )
+
+
+class Best:
+    """Keeps the policy in best/ if its evaluation is better than all before it, including the one before training.
+
+    name: of the measure that decides (keep_best). A resumed run continues with the best value so far.
+    """
+
+    def __init__(self, name: str | None, run: Run, before: Metrics, step: int):
+        self.name = name
+        self.run = run
+        self.value = before.get(name)
+        kept = read_mapping(run.path / "best" / BEST_FILE) if step else {}  # {} if it is damaged
+        if kept and kept["metric"] == name and kept["step"] <= step:
+            self.value = kept["value"]
+
+    def offer(self, step: int, metrics: Metrics, save: Callable[[str, Mapping[str, Json]], None]) -> None:
+        """`save` the policy if `metrics`, of its evaluation at this step, are the best so far."""
+        value = metrics.get(self.name)
+        sign = 1 if self.name in HIGHER_IS_BETTER else -1
+        if value is None or not (self.value is None or sign * value > sign * self.value):
+            return
+        self.value = value
+        save("best", {BEST_FILE: {"metric": self.name, "step": step, "value": value}})
+        self.run.say(
+            f"step {step}: {self.name} is {value:.4g}, the best so far; this policy is in {self.run.path}/best"
+        )

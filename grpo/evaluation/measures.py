@@ -125,7 +125,8 @@ def _interval(known: Sequence[Sequence[Outcome]]) -> tuple[float, float]:
     if not known:
         return math.nan, math.nan
     means = [of_group.count("correct") / len(of_group) for of_group in known]
-    p, n = statistics.fmean(means), len(means)
+    p = statistics.fmean(means)
+    n = len(means)
     deviation = statistics.stdev(means) if n > 1 else 0.0
     if deviation == 0 or all(len(of_group) == 1 for of_group in known):
         return wilson_interval(p, n)
@@ -149,11 +150,9 @@ def _pass_at_k(known: Sequence[Sequence[Outcome]]) -> dict[str, float]:
     result = {}
     k = 1
     while k <= fewest:
-        passes = []
-        for group in known:
-            all_wrong = math.comb(len(group) - group.count("correct"), k) / math.comb(len(group), k)
-            passes.append(1 - all_wrong)
-        result[f"pass@{k}"] = statistics.fmean(passes)
+        result[f"pass@{k}"] = statistics.fmean(
+            1 - math.comb(len(group) - group.count("correct"), k) / math.comb(len(group), k) for group in known
+        )
         k *= 2
     return result
 
@@ -169,5 +168,8 @@ def _supported_facts(groups: Sequence[Group]) -> dict[str, float]:
     if not checked:
         return {}
     facts, supported, refuted = (sum(details[name] for details in checked) for name in ("facts", *CHECKED))
-    per_answer = {"supported_facts": supported / len(checked), "refuted_facts": refuted / len(checked)}
-    return {"supported_frac": supported / max(facts, 1), **per_answer}
+    return {
+        "supported_frac": supported / max(facts, 1),
+        "supported_facts": supported / len(checked),
+        "refuted_facts": refuted / len(checked),
+    }

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from grpo.base.errors import CONFIG, UserError
+from grpo.base.errors import UserError
 from grpo.base.storage import Json
 from grpo.config.load import keys_of
 from grpo.config.options import TrainConfig
@@ -44,9 +44,7 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
     saved = find_saved(model)
     has_config = isinstance(saved.config(), TrainConfig)
     if not arguments.data and not has_config:
-        raise UserError(
-            "no questions to answer", f"{model} is not a run with questions of its own", "add --data FILE", CONFIG
-        )
+        raise UserError("no questions to answer", f"{model} is not a run with questions of its own", "add --data FILE")
     typed = keys_of(arguments.overrides)
     records = _read(arguments.data, arguments.overrides) if arguments.data else []
     name = "/".join(Path(arguments.data or "").parts[-2:])  # of the file with its folder, of a data set with its owner
@@ -72,8 +70,11 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
         if "math" in config.reward_funcs and "boxed" not in f"{config.system_prompt} {config.prompt_template}":
             say(f"note: {NO_BOX}")
     elif not (questions := Questions.held_out(config)):
-        why = "neither eval_dataset_id_or_path nor eval_size is set"
-        raise UserError(f"the run {model} has no held-out questions", why, "add --data FILE", CONFIG)
+        raise UserError(
+            f"the run {model} has no held-out questions",
+            "neither eval_dataset_id_or_path nor eval_size is set",
+            "add --data FILE",
+        )
     return Task(saved, config, QuestionData(config, {arguments.data: records}), questions, benchmark)
 
 
@@ -93,7 +94,6 @@ def _choose_reward(arguments: Namespace, benchmark: Benchmark | None, has_config
             "no reward to grade with",
             f"{arguments.data} is not the file of a benchmark that is known by its columns",
             "add --reward NAME: math, exact, choice, simpleqa, or package.module:function",
-            CONFIG,
         )
     return None
 

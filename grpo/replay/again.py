@@ -15,11 +15,12 @@ from pathlib import Path
 
 from grpo.algorithm.credit import TokenPlaces
 from grpo.algorithm.schema import Group, Score, TrainerState
-from grpo.base.errors import CONFIG, UserError, explained, redact
+from grpo.base.errors import UserError, redact
 from grpo.base.folders import MANIFEST_FILE
 from grpo.base.storage import Json, read_json
 from grpo.config.load import load_config, replicas_of
 from grpo.config.options import TrainConfig
+from grpo.data.files import read_records
 from grpo.data.questions import QuestionData, prepare_rewards
 from grpo.policy import Policy
 from grpo.replay.parts import Look, Observer, Seen
@@ -81,13 +82,15 @@ class Remembered(Scorer):
             title = tag_of(name) if name == config.environment else short_name(name)
             rewards.append(Reward(title, needs=known.needs, checks_every_answer=known.checks_every_answer))
         super().__init__(rewards, config.reward_weights)
-        self.answers, self.make, self.grader = answers, make, None
+        self.answers = answers
+        self.make = make
+        self.grader = None
         self.known: dict[Group, list[dict[str, Score]]] = {}
 
     def submit(self, group: Group, index: int, state: TrainerState = START) -> None:
-        work = self._work_on(group)
-        work.grades[index] = {}
-        if not work.is_complete:
+        grading = self._grading_of(group)
+        grading.grades[index] = {}
+        if not grading.is_complete:
             return
         answers = find_group(self.answers(state.global_step + 1), group)
         names = {reward.name for reward in self.rewards}
@@ -174,13 +177,13 @@ def _config_of(record: Record, step: int, overrides: Sequence[str]) -> TrainConf
     """Return the configuration that made a step, on this process alone, and that begins at the checkpoint before it."""
     if "reward_funcs" not in record.config:
         what = f"{record.path} is no run of stage 2" if record.config else f"{record.path} has no {CONFIG_FILE}"
-        raise UserError(what, "only its steps can be made again", "name a run of grpo.train", CONFIG)
+        raise UserError(what, "only its steps can be made again", "name a run of grpo.train")
     saved = checkpoints(record.path)
     intact = [one for one in saved if not problem_with(one)]
     logged = [metrics["step"] for metrics in record.steps]
     last = max([*logged, *map(step_of, saved)], default=0)
     if not 1 <= step <= last:
-        raise UserError(f"the run has no step {step}", f"it has made {last}", "name one of them", CONFIG)
+        raise UserError(f"the run has no step {step}", f"it has made {last}", "name one of them")
     folder = next((one for one in intact if step_of(one) < step), None)
     later = [one for one in saved if step_of(one) >= step and (one / CONFIG_FILE).exists()]
     nearest = later[-1] if later else record.path  # a resumed run may have other keys than it began with
@@ -208,12 +211,14 @@ def _compared(
     look = trainer.learner.look
     groups = trainer.learned.generated
     if look is None:  # of several updates, none was made
-        raise UserError(f"step {step} trains nothing", "every completion is masked", "choose another step", CONFIG)
+        raise UserError(f"step {step} trains nothing", "every completion is masked", "choose another step")
     told = [text for text in said if text.startswith(("note: ", "warning: ", "some "))]
     notes = [text.removeprefix("note: ") for text in told]
     made = _numbered(json.loads(redact(json.dumps(completion_records(groups)))))
-    recorded = _numbered(_recorded(record, step))
-    same, differences = 0, []
+    path = record.path / "completions" / f"step-{step:06d}.jsonl"
+    recorded = _numbered(read_records(path) if path.is_file() else [])
+    same = 0
+    differences = []
     for place in filter(made.get, recorded):
         old = recorded[place]
         new = made[place]
@@ -230,11 +235,8 @@ def _compared(
     notes += [f"{name} was {was.get(name)!r}, is now {metrics[name]!r}" for name in unequal]
     is_logged = step in (1, trainer.total_steps) or step % trainer.config.logging_steps == 0
     is_due = trainer.config.log_completions and is_logged
-    missing = []
-    if not was:
-        missing.append(METRICS_FILE)
-    if is_due and len(recorded) < len(made):
-        missing.append("completions/")
+    missing = [METRICS_FILE] * (not was)
+    missing += ["completions/"] * (is_due and len(recorded) < len(made))
     for seen in look.shown:
         add_texts(seen, trainer.policy)
     return Replay(
@@ -255,17 +257,10 @@ def _is_same(was: float | None, now: float) -> bool:
     return was == now or not (isfinite(now) or isfinite(was or 0))  # neither is a number
 
 
-def _recorded(record: Record, step: int) -> list[Json]:
-    """Return the lines of completions/ about a step, as they are; [] if there are none."""
-    path = record.path / "completions" / f"step-{step:06d}.jsonl"
-    lines = path.read_bytes().split(b"\n") if path.is_file() else []
-    with explained(ValueError, f"{path} is damaged", "remove it, or choose another step", CONFIG):
-        return [json.loads(line) for line in lines if line]
-
-
 def _numbered(answers: Sequence[Json]) -> dict[tuple[int, int], Json]:
     """Return answers by their row, and by their number among the answers to it, from 1."""
-    found, numbers = {}, Counter()
+    found = {}
+    numbers = Counter()
     for answer in answers:
         row = answer["row"]
         numbers[row] += 1

@@ -14,7 +14,7 @@ import torch
 
 from grpo.algorithm.schema import Completion, Group, PackedBatch
 from grpo.algorithm.step import Grpo, Learned
-from grpo.base.errors import CONFIG, UserError
+from grpo.base.errors import UserError
 from grpo.base.storage import Json
 
 
@@ -71,11 +71,14 @@ class Gradient:
     """The gradient that a learner has just added up, and its parts. Afterwards the learner is as it was before."""
 
     def __init__(self, learner: Grpo, learned: Learned):
-        self.learner, self.groups, self.num_tokens = learner, learned.groups, learned.num_tokens
+        self.learner = learner
+        self.groups = learned.groups
+        self.num_tokens = learned.num_tokens
         # Any split gives the same gradient, but for the masks of dropout.
         self.is_split = not learner.settings.lora_dropout
         self.max_tokens = 1 if self.is_split else learner.memory.budget.tokens
-        self.grad, self.scale = learner.optimizer.flat.grad, learner.optimizer.scale.value
+        self.grad = learner.optimizer.flat.grad
+        self.scale = learner.optimizer.scale.value
         self.whole = self.grad.to(torch.float64, copy=True)
         self.square = float(self.whole @ self.whole)
         self.rest = self.whole.clone()  # what no part has been found for yet
@@ -87,11 +90,17 @@ class Gradient:
         """
         rows = {group.prompt.row: 0.0 for group in self.groups}
         if not rows:
-            why, fix = "dynamic sampling has kept no group", "choose a step in which completions are trained"
-            raise UserError("the step trains nothing", why, fix, CONFIG)
+            raise UserError(
+                "the step trains nothing",
+                "dynamic sampling has kept no group",
+                "choose a step in which completions are trained",
+            )
         if row not in (None, *rows):
-            what = f"row {row} is not among those that the step trains on"
-            raise UserError(what, f"they are {', '.join(map(str, sorted(rows)))}", "name one of them", CONFIG)
+            raise UserError(
+                f"row {row} is not among those that the step trains on",
+                f"they are {', '.join(map(str, sorted(rows)))}",
+                "name one of them",
+            )
         answers = [Seen(group, *one) for group in self.groups for one in enumerate(group.completions, 1)]
         of_completion = {id(seen.completion): seen for seen in answers}
         with self.learner.model.keeping_activations() if self.is_split else nullcontext():
@@ -114,22 +123,22 @@ class Gradient:
         error = float(torch.linalg.vector_norm(self.rest)) / norm if norm else 0.0
         return Look(row, answers, norm / self.scale, error)
 
-    def _completions(self) -> Iterator[tuple["Pass", Completion, torch.Tensor]]:
+    def _completions(self) -> Iterator[tuple["KeptPass", Completion, torch.Tensor]]:
         """Yield each completion, with its micro-batch, and which of the trained tokens there are its own."""
         for one in self._passes():
             for number, completion in enumerate(one.batch.completions):
                 yield one, completion, one.batch.completion_C == number
 
-    def _passes(self) -> Iterator["Pass"]:
+    def _passes(self) -> Iterator["KeptPass"]:
         learner = self.learner
         for batch in learner.make_batches(self.groups, self.max_tokens):
             logp_C, entropy_C = learner.policy_logprobs(batch)  # Eq. 3
             loss, stats = learner.loss(batch, logp_C, entropy_C, self.num_tokens)
             outputs = [logp_C, entropy_C] if entropy_C.requires_grad else [logp_C]
             slopes = torch.autograd.grad(loss * self.scale, outputs, retain_graph=True)
-            yield Pass(batch, outputs, slopes, stats)
+            yield KeptPass(batch, outputs, slopes, stats)
 
-    def _part(self, one: "Pass", own_C: torch.Tensor) -> tuple[float, float, torch.Tensor]:
+    def _part(self, one: "KeptPass", own_C: torch.Tensor) -> tuple[float, float, torch.Tensor]:
         """Return norm and share of the part of some tokens, and the part itself, which the next call replaces."""
         self.grad.zero_()
         own = [torch.where(own_C, slope_C, 0.0) for slope_C in one.slopes]
@@ -138,7 +147,7 @@ class Gradient:
         share = float(part @ self.whole) / self.square if self.square else 0.0
         return float(torch.linalg.vector_norm(part)) / self.scale, share, part
 
-    def _tokens(self, one: "Pass", seen: Seen, own_C: torch.Tensor) -> Iterator[Json]:
+    def _tokens(self, one: "KeptPass", seen: Seen, own_C: torch.Tensor) -> Iterator[Json]:
         """Yield the trained tokens of a completion, and what each did to the step. Log-probs in nats.
 
         place: among the tokens of its completion. ref_logp, kl: None without a reference. clipped: the bound of Eq. 5
@@ -172,7 +181,7 @@ class Gradient:
 
 
 @dataclass(frozen=True)
-class Pass:
+class KeptPass:
     """A micro-batch with the log-probs of its tokens, and their entropies if these are trained; their graph is kept.
 
     slopes: dL/dℓ, dL/dH, scaled.

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from grpo.base.storage import Json
 from grpo.base.text import in_words
-from grpo.report.plot import Points, finite_points
+from grpo.report.plot import Curve, finite_points
 from grpo.run.diagnosis.glossary import meaning
 from grpo.run.diagnosis.record import Record
 
@@ -59,7 +59,7 @@ def draw_charts(record: Record) -> list[Json]:
     return charts
 
 
-def _curves(record: Record) -> dict[str, Points]:
+def _curves(record: Record) -> dict[str, Curve]:
     """Return the (step, value) points of each metric with two values or more; of rewards alone if all are 0."""
     logged = defaultdict(list)
     for metrics in (*record.steps, *record.evaluations):
@@ -74,7 +74,7 @@ def _curves(record: Record) -> dict[str, Points]:
     return curves
 
 
-def _draw(title: str, curves: dict[str, Points]) -> Json:
+def _draw(title: str, curves: dict[str, Curve]) -> Json:
     steps, values = zip(*chain(*curves.values()), strict=True)
     form = ".0%" if title in OF_SHARES else ".4g"
     lowest, highest = (0, 1) if title in OF_SHARES else (min(values), max(values))
@@ -101,7 +101,7 @@ def _scale(low: float, high: float) -> Callable[[float], float]:
     return lambda value: (value - low) / (high - low) if high > low else 0.5
 
 
-def thin(points: Points) -> Points:
+def thin(points: Curve) -> Curve:
     """Average neighbours until at most MAX_POINTS are left."""
     size = math.ceil(len(points) / MAX_POINTS)
     found = []

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-Points = Sequence[tuple[float, float]]  # steps and values
+Curve = Sequence[tuple[float, float]]  # steps and values
 
 INCHES = (6, 4)
 DPI = 200  # 1,200 x 800 pixels; the text can still be read at a third of that
@@ -12,7 +12,7 @@ MAX_MARKERS = 20  # a curve of up to so many points has a marker at each
 LARGEST = 1e300  # larger numbers cannot be drawn
 
 
-def draw_loss(path: Path, losses: Points) -> None:
+def draw_loss(path: Path, losses: Curve) -> None:
     """Plot the loss of each step. If none is finite, no file is written."""
     # matplotlib takes a while to import. Figure itself, unlike pyplot, keeps no global state and needs no display.
     from matplotlib import rc_context

@@ -8,10 +8,9 @@ from typing import Any
 @cache
 def checker() -> Any:
     """Return the validator of descriptions. They write `nullable` for what may be null; 1.0 is no integer."""
-    from jsonschema import Draft4Validator, Draft202012Validator, validators
+    from jsonschema import Draft4Validator, Draft202012Validator, validators  # most runs have no typed tools
 
-    rules = Draft202012Validator.VALIDATORS
-    changed = {name: _unless_null(rule) for name, rule in rules.items()}
+    changed = {name: _unless_null(rule) for name, rule in Draft202012Validator.VALIDATORS.items()}
     return validators.extend(Draft202012Validator, changed, type_checker=Draft4Validator.TYPE_CHECKER)
 
 
@@ -23,10 +22,10 @@ def _unless_null(rule: Callable[..., Any]) -> Callable[..., Iterator]:
     return checked
 
 
-def problem_with(tool: str, arguments: Any, schema: Mapping[str, Any]) -> str:
+def misfit(tool: str, arguments: Any, schema: Mapping[str, Any]) -> str:
     """Return why arguments do not fit the description of a tool's parameters; "" if they do.
 
-    >>> problem_with("add", {"a": "x"}, {"properties": {"a": {"type": "integer"}}})
+    >>> misfit("add", {"a": "x"}, {"properties": {"a": {"type": "integer"}}})
     "add.a: 'x' is not of type 'integer'"
     """
     closed = {**schema, "additionalProperties": False}

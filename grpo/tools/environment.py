@@ -12,12 +12,13 @@ The object is made, used and closed on a thread of its own.
 import inspect
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from grpo.base.errors import CONFIG, UserError
 from grpo.tools.workers import Line
-from rewards.own_names import describe_failure
+from rewards.own_names import result_of
 from rewards.own_words import STEP
 
 RESET = "reset"
@@ -25,25 +26,20 @@ NO_TOOLS = (RESET, STEP, "close", "get_reward")
 FORM = "name a class, or a function that makes an object: path/file.py:Shop"
 
 
+@dataclass(eq=False)
 class Environment:
-    """An object that answers one completion. said, failure: by its `reset`, or why it could not begin.
+    """An object that answers one completion.
 
-    factory: makes the object. columns: of the row. seed: for what it draws.
+    factory: makes the object. columns: of the row. seed: for what it draws. said, failure: by its `reset`, or why it
+    could not begin.
     """
 
+    factory: Callable[[], Any]
+    columns: Mapping[str, Any]
+    seed: int = 0
     said: str | None = None
-    failure = ""
+    failure: str = ""
     object: Any = None
-
-    def __init__(
-        self,
-        factory: Callable[[], Any],
-        columns: Mapping[str, Any],
-        seed: int = 0,
-    ):
-        self.factory = factory
-        self.columns = columns
-        self.seed = seed
 
     @cached_property
     def line(self) -> Line:
@@ -66,7 +62,7 @@ class Environment:
             passed = {name: passed[name] for name in taken if name in passed}
         return made.reset(**deepcopy(passed))
 
-    def call(self, method: str, *texts: str, **arguments: Any) -> Any:
+    def call(self, method: str, /, *texts: str, **arguments: Any) -> Any:
         """Call a method of the object."""
         return getattr(self.object, method)(*texts, **arguments)
 
@@ -79,16 +75,14 @@ class Environment:
 
 
 def methods_of(name: str, factory: Any) -> dict[str, Any]:
-    """Return the public methods of an environment by their names. What is no class is called, and its object closed."""
+    """Return the public methods of an environment by their names: those of an object, which is made and closed."""
     if not callable(factory):
         raise UserError(f"the environment {name} makes no object", f"it is a {type(factory).__name__}", FORM, CONFIG)
     sample = Environment(factory, {})
+    making = sample.line.ask(sample.make)
     try:
-        owner = factory if isinstance(factory, type) else sample.line.ask(sample.make).result()
-        public = [name for name in dir(owner) if not name.startswith("_")]
-        return {name: method for name in public if inspect.isroutine(method := getattr(owner, name))}
-    except Exception as error:
-        what = f"the environment {name} cannot be made"
-        raise UserError(what, describe_failure(error), "correct the function", CONFIG) from error
+        made = result_of(making.result, f"cannot make the environment {name}", FORM)
     finally:
         sample.close()
+    methods = inspect.getmembers(type(made), lambda member: hasattr(member, "__code__"))  # not those of a dict
+    return {name: method for name, method in methods if not name.startswith("_")}

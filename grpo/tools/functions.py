@@ -38,15 +38,17 @@ class NoAnswer(BaseException):
     """Nobody has answered a call: no error of a tool's own, which a model may be told."""
 
 
-def protocol_of(config: TrainConfig, tokenizer: Any, objects: Functions = NONE) -> Protocol | None:
-    """Return how the tools of a configuration are called; None if it has none.
+def protocol_of(
+    config: TrainConfig,
+    tokenizer: Any,
+    objects: Functions = NONE,
+) -> Protocol:
+    """Return how the tools of a configuration are called. Its encoder describes them in prompts, if they are typed.
 
     By the chat template, unless tool_format says otherwise, a tool has no description, or the template writes no calls.
     objects: what a program passes, by its names. UserError (exit 2 or 3) if the configuration asks for the template,
     and it is not possible.
     """
-    if not (config.tools or config.environment):
-        return None
     limits = config.max_tool_calls, config.max_tool_result_tokens
 
     def by_template() -> Protocol:
@@ -56,12 +58,6 @@ def protocol_of(config: TrainConfig, tokenizer: Any, objects: Functions = NONE) 
 
     tags = [tag_of(name) for name in config.tools]
     return _if_typed(config, by_template) or TagProtocol(tags, ChatEncoder(tokenizer), *limits)
-
-
-def encoder_of(config: TrainConfig, tokenizer: Any, objects: Functions = NONE) -> ChatEncoder:
-    """Return the encoder of a run's prompts, which describes the tools if they are called by the chat template."""
-    protocol = protocol_of(config, tokenizer, objects)
-    return protocol.encoder if protocol else ChatEncoder(tokenizer)
 
 
 def build_tools(
@@ -75,9 +71,9 @@ def build_tools(
 
     UserError (exit 2 or 3) as in `protocol_of`, or if one is not there, or cannot be called in that way.
     """
-    protocol = protocol_of(config, tokenizer, objects)
-    if not protocol:
+    if not (config.tools or config.environment):
         return None
+    protocol = protocol_of(config, tokenizer, objects)
     if are_absent:
         functions: Functions = dict.fromkeys(map(tag_of, config.tools), unavailable)
     else:
@@ -91,7 +87,10 @@ def unavailable(*texts: str, **arguments: Any) -> str:
     raise NoAnswer("there are no tools")
 
 
-def check_tools(config: TrainConfig, objects: Functions = NONE) -> None:
+def check_tools(
+    config: TrainConfig,
+    objects: Functions = NONE,
+) -> None:
     """Find the tools of a configuration. UserError (exit 2 or 3) if one is not usable with any tokenizer."""
     described = _if_typed(config, lambda: _describe(config, objects))
     found = find_tools(config.tools, vars(config), objects, is_typed=described is not None)
@@ -132,49 +131,59 @@ def _describe(config: TrainConfig, objects: Functions) -> tuple[list[Tool], bool
     found = {}
     for name in config.tools:
         found[tag_of(name)] = Search if name == SEARCH else _find(name, objects, "tool")
-    has_steps = False
-    if config.environment:
-        methods = methods_of(config.environment, _find(config.environment, objects, "environment"))
-        has_steps = STEP in methods
-        own = {name: method for name, method in methods.items() if name not in NO_TOOLS}
-        if twice := found.keys() & own.keys():
-            what = f"the tool {min(twice)} is there twice"
-            why = f"a method of the environment {config.environment} has that name, too"
-            raise UserError(what, why, "give one of them another name", CONFIG)
-        found |= own
-    if not (found or has_steps):
+    environment = config.environment
+    methods = {}
+    if environment:
+        factory = _find(environment, objects, "environment")
+        methods = methods_of(environment, factory)
+    own = {name: method for name, method in methods.items() if name not in NO_TOOLS}
+    if twice := found.keys() & own.keys():
+        what = f"the tool {min(twice)} is there twice"
+        why = f"a method of the environment {environment} has that name, too"
+        raise UserError(what, why, "give one of them another name", CONFIG)
+    has_steps = STEP in methods
+    if not (found or own or has_steps):
         fix = f"give it public methods, or `{STEP}(self, text: str)`, which answers each turn"
-        raise UserError(f"the environment {config.environment} can do nothing", "it has no tools", fix, CONFIG)
-    schemas = [_description(name, function) for name, function in found.items()]
+        raise UserError(f"the environment {environment} can do nothing", "it has no tools", fix, CONFIG)
+    schemas = [_description(name, function) for name, function in (found | own).items()]
     return schemas, has_steps
 
 
 def _description(name: str, function: Any) -> Tool:
-    from transformers.utils import get_json_schema
+    from transformers.utils import get_json_schema  # takes seconds
 
     try:
         called = function if inspect.isroutine(function) else function.__call__
         schema = get_json_schema(called)
-        checker().check_schema(schema["function"]["parameters"])
+        parameters = schema["function"]["parameters"]
+        checker().check_schema(parameters)
+        inspect.signature(called).bind_partial(**parameters["properties"])  # they are passed by name
     except Exception as error:  # of the docstring, or of a type hint
-        fix = 'give each argument a type hint, and a line under "Args:" in the docstring; or set tool_format: tags'
+        fix = (
+            'give each argument a type hint, and a line under "Args:" in the docstring; or begin the name of a method '
+        )
+        fix += "that is no tool with _; or set tool_format: tags"
         raise UserError(f"the tool {name} has no description", describe_failure(error), fix, CONFIG) from None
     schema["function"]["name"] = name
     return schema
 
 
 def find_tools(
-    names: Sequence[str], options: Mapping, objects: Functions = NONE, is_typed: bool = False
+    names: Sequence[str],
+    options: Mapping,
+    objects: Functions = NONE,
+    is_typed: bool = False,
 ) -> dict[str, Function]:
     """Return the tools of these names by their tags. options: the keys of the configuration."""
     found: dict[str, Function] = {}
+    taken = NO_TOOLS if is_typed else (*RESERVED, *NO_TOOLS)
     for name in names:
         tag = tag_of(name)
-        if tag in found or tag in (*RESERVED, *NO_TOOLS) or not re.fullmatch(r"[A-Za-z_]\w*", tag):
+        if tag in found or tag in taken or not re.fullmatch(r"[A-Za-z_]\w*", tag):
             why = "two tools have that name" if tag in found else "it is taken, or no name"
             raise UserError(f"the tool {name} cannot have the tag <{tag}>", why, "give it another name", CONFIG)
         if name == SEARCH:
-            from rewards.services import knowledge_base_path  # it imports SQLAlchemy
+            from rewards.knowrl.fact_checker import knowledge_base_path  # it imports SQLAlchemy
 
             found[tag] = Search(knowledge_base_path(options))
         else:
@@ -204,7 +213,7 @@ class Search:
     """Searches a knowledge base: in the document whose title is asked for, or else in all of them."""
 
     def __init__(self, path):
-        from knowledge.store.base import KnowledgeBase
+        from knowledge.store.base import KnowledgeBase  # so does this
 
         self.base = KnowledgeBase(path)
 

@@ -6,12 +6,13 @@ is a special one.
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grpo.algorithm.schema import Completion
 from grpo.data.prompts import ChatEncoder
+from knowledge.text import printable
 
 CHARS_PER_TOKEN = 32  # of a result; what goes beyond is not read
 INCOMPLETE = "\ufffd"  # the bytes of a character may be spread over several tokens
@@ -51,13 +52,13 @@ class Protocol(ABC):
     is_typed: bool  # a tool that raises answers with the error; else it ends its completion
     ends: Sequence[int]  # tokens with which a call may end, besides the end of a turn
     shown: str  # how tools are called: a call and its result as the model sees them
+    dropped: Container[int]  # tokens that no result holds
 
     def __init__(self, encoder: ChatEncoder, max_calls: int, max_tokens: int):
         self.encoder = encoder
         self.max_calls = max_calls
         self.max_tokens = max_tokens
         self.decode = encoder.decode  # to the text in which calls are found
-        self.dropped = encoder.forbidden  # tokens that no result holds
         self.as_data: Callable[[str], str] = printable  # makes the normal form of a result
 
     @abstractmethod
@@ -139,8 +140,3 @@ class Protocol(ABC):
         num_hidden = len(self.decode(rest)) - len(self.encoder.decode(rest))  # characters of special tokens
         behind = len(text) - begin - num_hidden
         return len(self.encoder.decode(ids)) - behind
-
-
-def printable(text: str, also: str = "") -> str:
-    """Return a text with spaces for its control characters."""
-    return "".join(char if char.isprintable() or char in also else " " for char in text)

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from grpo.algorithm.schema import Call
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.data.prompts import ChatEncoder
-from grpo.tools.protocol import Protocol, Request, printable
+from grpo.tools.protocol import Protocol, Request
+from knowledge.text import printable
 from rewards.own_words import RESULT
 
 OPEN, CLOSE = f"<{RESULT}>", f"</{RESULT}>"

@@ -9,20 +9,22 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import islice
+from inspect import signature
 from typing import Any
 
 from grpo.base.errors import PREFLIGHT, UserError, reason
 from grpo.base.text import encodable
 from grpo.data.messages import Message
 from grpo.data.prompts import ChatEncoder, render
-from grpo.tools.arguments import problem_with
-from grpo.tools.protocol import Protocol, Request, printable
+from grpo.tools.arguments import misfit
+from grpo.tools.protocol import Protocol, Request
+from knowledge.text import printable
 from rewards.own_words import STEP
 
 UNKNOWN = "unknown"  # the tool of a call that names none
 CALL, RESULT = "\ue010", "\ue011"  # marks in the made-up conversation
 ID = "call00001"  # nine letters and digits, as Mistral's template demands
+ASKED = {"role": "user", "content": "x"}
 # What a template writes around a call -> where a turn holds one; its JSON is the group.
 FAMILIES = {
     "<tool_call>": r"<tool_call>(.*?)(?:</tool_call>|\Z)",  # Qwen, Hermes, SmolLM
@@ -51,26 +53,17 @@ class TemplateProtocol(Protocol):
         super().__init__(encoder, max_calls, max_tokens)
         self.tokenizer = encoder.tokenizer
         self.decode = self.tokenizer.decode  # special tokens, too
-        self.as_data = partial(printable, also="\n\t")
+        self.as_data = partial(printable, keep="\n\t")
         self.has_steps = has_steps
         functions = [tool["function"] for tool in encoder.tools]
         self.schemas = {function["name"]: function["parameters"] for function in functions}
-        asked = {"role": "user", "content": "x"}
-        name = next(iter(self.schemas), STEP)
-        call = {"type": "function", "id": ID, "function": {"name": name, "arguments": {"argument": CALL}}}
-        called = {"role": "assistant", "content": "", "tool_calls": [call]}
-        spoken = {"role": "assistant", "content": CALL}
-        self.before: dict[str, list[Message]] = {
-            "tool": [asked, called],
-            "user": [asked, spoken],
-        }  # by the role of what answers it
-        self.prefix = self._render([asked])
-        self.pattern = re.compile("(?!)")
+        self.prefix = self._render([ASKED])
+        self.pattern = "(?!)"
+        self.thoughts = ("" if encoder.opens_think else r"\s*<think>") + ".*?</think>"
+        self.end = encoder.answer_end()
         self.reads_itself = getattr(self.tokenizer, "response_template", None) is not None
-        if has_steps:
-            self._learn(STEP)
-        if self.schemas:
-            self._learn(name)
+        for tool in [STEP] * has_steps + list(self.schemas)[:1]:
+            self._learn(tool)
         self.dropped = encoder.forbidden
 
     def _render(self, messages: Sequence[Message], header: bool = True) -> str:
@@ -83,16 +76,17 @@ class TemplateProtocol(Protocol):
         text = self._render(conversation)
         self.encoder.find_markup(text)
         said = text.removeprefix(self.prefix)
+        earlier = self._render(conversation[:-1], header=False)
         if tool != STEP and not self.reads_itself:
-            self.pattern = _pattern_of(said)
-        _, has_call, after = said.rpartition(CALL)
-        if not has_call or after.count(RESULT) != 1:
-            raise _unusable("it does not write a call, and its result once after that")
-        if RESULT not in self.decode(self.answer([request], [RESULT])):
-            raise _unusable("no token ends the call before its result")
+            turn = earlier.removeprefix(self.prefix)
+            self.pattern = next((pattern for mark, pattern in FAMILIES.items() if mark in turn), self.pattern)
+            calls = [call for _, call in self._calls(*turn.partition(self.decode([self.end]))[:2])]
+            if not (calls and isinstance(calls[-1], dict)):
+                raise _unusable(f"how it writes a call is not known: {turn[:200]!r}")
+        if self.decode(self.answer([request], [RESULT])).count(RESULT) != 1:
+            raise _unusable("it does not write a call, a token that ends it, and then its result, each of them once")
         said = said.replace(CALL, "…").replace(RESULT, "what it gives")
         self.shown = f"by the chat template: {said!r}"
-        earlier = self._render(conversation[:-1], header=False)
         if not text.startswith(earlier.rstrip()):
             self.shown += "; the template rewrites earlier turns, which stay as drawn here"
 
@@ -102,25 +96,27 @@ class TemplateProtocol(Protocol):
         said: Sequence[str],
     ) -> list[Message]:
         """Return the made-up conversation that ends with the answers to calls."""
-        role = "user" if requests[0].tool == STEP else "tool"
+        tool, role = requests[0].tool, "user"
+        turn: Message = {"role": "assistant", "content": CALL}
+        if tool != STEP:
+            call = {"type": "function", "id": ID, "function": {"name": tool, "arguments": {"argument": CALL}}}
+            turn, role = {"role": "assistant", "content": "", "tool_calls": [call]}, "tool"
         answers = []
         for request, text in zip(requests, said, strict=True):
             answers.append({"role": role, "content": text, "name": request.tool, "tool_call_id": ID})
-        return [*self.before[role], *answers]
+        return [ASKED, turn, *answers]
 
     def answer(
         self,
         requests: Sequence[Request],
         said: Sequence[str],
     ) -> list[int]:
-        end = self.encoder.answer_end()
         conversation = self._conversation(requests, said)
         text, ids = self.encoder.prompt(conversation)
         up_to_call, _, _ = text.partition(CALL)
-        num_before = up_to_call.count(self.decode([end]))
-        ends = (place for place, token in enumerate(ids, 1) if token == end)
-        end_of_call = next(islice(ends, num_before, None), len(ids))
-        return ids[end_of_call:]
+        num_before = up_to_call.count(self.decode([self.end]))
+        ends = [place for place, token in enumerate(ids, 1) if token == self.end]
+        return ids[ends[num_before] :] if num_before < len(ends) else []
 
     def read(
         self,
@@ -129,58 +125,62 @@ class TemplateProtocol(Protocol):
     ) -> tuple[int, list[Request]]:
         if not has_ended:
             return 0, []
-        text = self.decode(own[:-1])
-        requests = [self._request(call, place) for place, call in self._calls(text)]
+        text, end = self.decode(own[:-1]), self.decode(own[-1:])
+        requests = [self._request(call, place) for place, call in self._calls(text, end)]
         if not requests and self.has_steps:
             requests = [Request(STEP, self.encoder.decode(own), len(text))]
         return len(own), requests
 
-    def _calls(self, text: str) -> Iterator[tuple[int, Any]]:
-        """Yield the calls in a turn, and where each begins; a text says what is wrong with one that is no JSON."""
-        thoughts, tag, said = text.rpartition("</think>")
-        begin = len(thoughts + tag)
+    def _calls(self, text: str, end: str) -> Iterator[tuple[int, Any]]:
+        """Yield the calls in a turn, and where each begins; a text says what is wrong with one that is no JSON.
+
+        end: the token that ends the turn.
+        """
+        thoughts = re.match(self.thoughts, text, re.DOTALL)
+        begin = thoughts.end() if thoughts else 0
         if not self.reads_itself:
-            for found in re.finditer(self.pattern, said):
-                for call in _listed(_parsed(found[1])):
+            for found in re.finditer(self.pattern, text[begin:], re.DOTALL):
+                said = _parsed(found[1])
+                for call in said if isinstance(said, list) else [said]:
                     yield begin + found.start(), call
             return
-        try:
-            message = self.tokenizer.parse_response(text, prefix=self.prefix)
-            content = message.get("content") or ""
-            begin = max(begin, text.find(content) + len(content))
-            calls = message.get("tool_calls") or []
-        except Exception as error:  # whatever a broken call makes it raise
-            calls = [reason(error)]
+        parse = partial(self.tokenizer.parse_response, prefix=self.prefix)
+        types = {"tools": self.encoder.tools} if "tools" in signature(parse).parameters else {}
+        calls = []
+        for turn in (text, text + end):  # which may close a call
+            try:
+                message = parse(turn, **types)
+                content = message.get("content") or ""
+                begin = max(begin, text.find(content) + len(content))
+                calls = message.get("tool_calls") or []
+                break
+            except Exception as error:  # whatever a broken call makes it raise
+                calls = [reason(error)]
         for call in calls:
             yield begin, call
 
     def _request(self, call: Any, place: int) -> Request:
         """Return the call of a tool. error: what is wrong with it."""
-        function = call.get("function", call) if isinstance(call, dict) else call
-        name = function.get("name") if isinstance(function, dict) else None
         tool, arguments = UNKNOWN, None
-        if not isinstance(name, str):
-            problem = f"this is no call: {function}"
-        elif name not in self.schemas:
-            problem = f"there is no tool {name}; there are {', '.join(self.schemas)}"
-        else:
-            tool = name
-            arguments = function.get("arguments", function.get("parameters", {}))
-            if isinstance(arguments, str):
-                arguments = _parsed(arguments)
-            problem = problem_with(name, arguments, self.schemas[name])
+        try:
+            function = call.get("function", call) if isinstance(call, dict) else call
+            name = function.get("name") if isinstance(function, dict) else None
+            if not isinstance(name, str):
+                problem = f"this is no call: {function}"
+            elif name not in self.schemas:
+                problem = f"there is no tool {name}; there are {', '.join(self.schemas)}"
+            else:
+                tool = name
+                arguments = function.get("arguments", function.get("parameters", {}))
+                if isinstance(arguments, str):
+                    arguments = _parsed(arguments)
+                problem = misfit(name, arguments, self.schemas[name])
+            query = str(call) if problem else json.dumps(arguments, ensure_ascii=False)
+        except RecursionError as error:  # it can be read, but not written
+            query, problem = "", reason(error)
         if problem:
-            return Request(tool, encodable(str(call)), place, error=f"Error: {problem}")
-        query = json.dumps(arguments, ensure_ascii=False)
+            return Request(tool, encodable(query), place, error=f"Error: {problem}")
         return Request(tool, encodable(query), place, arguments)
-
-
-def _pattern_of(text: str) -> re.Pattern:
-    """Return the pattern of the calls of a family, by a text that holds one."""
-    for mark, pattern in FAMILIES.items():
-        if mark in text:
-            return re.compile(pattern, re.DOTALL)
-    raise _unusable(f"how it writes a call is not known: {text[:200]!r}")
 
 
 def _parsed(text: str) -> Any:
@@ -191,10 +191,9 @@ def _parsed(text: str) -> Any:
         return reason(error)
 
 
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
 def _unusable(why: str) -> UserError:
-    fix = "set tool_format: tags; or chat_template to a Jinja file that writes calls as one of the known families does"
+    fix = (
+        "set chat_template to a Jinja file that writes calls as one of the known families does; or give the tokenizer "
+    )
+    fix += "a response_template; or, for functions of one text, set tool_format: tags"
     return UserError("the chat template cannot be used for tools", why, fix, PREFLIGHT)

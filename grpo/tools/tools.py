@@ -6,7 +6,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from grpo.algorithm.schema import Call, Completion, Prompt
+from grpo.algorithm.schema import NO_CUT, Call, Completion, Prompt
 from grpo.base.errors import INTERNAL, UserError
 from grpo.base.storage import failpoint
 from grpo.data.messages import read_tools
@@ -64,19 +64,16 @@ class Tools:
             return prompts
         self.new_calls()
         self._close_environments()
-        begun = zip(prompts, seeds[::num_generations], strict=True)
-        rows = [(prompt.columns, seed) for prompt, seed in begun for _ in range(num_generations)]
-        self.environments = [Environment(self.factory, *row) for row in rows]
+        self.environments = []
+        groups = []
+        for prompt, seed in zip(prompts, seeds[::num_generations], strict=True):
+            group = [Environment(self.factory, prompt.columns, seed) for _ in range(num_generations)]
+            groups.append(group)
+            self.environments += group
         replies = self.peers.of_first(self._reset)
         for number, environment in enumerate(self.environments):
             environment.said, environment.failure = replies[number]
-        opened = []
-        for number, prompt in enumerate(prompts):
-            first = number * num_generations
-            group = self.environments[first : first + num_generations]
-            texts = {one.said for one in group if one.said is not None and not one.failure}
-            opened.append(self._opened(prompt, texts))
-        return opened
+        return list(map(self._opened, prompts, groups))
 
     def _reset(self) -> dict[int, Reply]:
         """Begin all environments; return what they say."""
@@ -87,8 +84,9 @@ class Tools:
             replies |= self.workers.replies(wait=True)
         return replies
 
-    def _opened(self, prompt: Prompt, texts: set[str]) -> Prompt:
+    def _opened(self, prompt: Prompt, group: Sequence[Environment]) -> Prompt:
         """Return a prompt whose last message of the user goes on with what environments say, all of them the same."""
+        texts = {one.said for one in group if one.said is not None and not one.failure}
         if len(texts) > 1:
             why = f"the completions of a prompt are compared, and cannot begin in different states: {sorted(texts)}"
             fix = "let reset take `seed`, which is the same for all of them, and draw from that alone"
@@ -161,11 +159,10 @@ class Tools:
             return
         paused = self.paused[number]
         request = paused.requests[len(paused.results)]
-        texts = [request.query] if request.arguments is None else []
-        function, line = self.functions.get(request.tool), None
-        if request.error:
-            function, texts = str, [request.error]
-        elif function is None:
+        texts = [request.error or request.query] if request.arguments is None else []
+        function = str if request.error else self.functions.get(request.tool)
+        line = None
+        if function is None:
             environment = paused.completion.environment
             function, line = partial(environment.call, request.tool), environment.line
         call = partial(function, *texts, **(request.arguments or {}))
@@ -173,14 +170,15 @@ class Tools:
 
     def _add(self, paused: Paused, failure: str) -> None:
         """Add the results of calls to their completion, or end this because the last of them has none."""
-        completion, requests, said = paused.completion, paused.requests, paused.results
+        completion, requests = paused.completion, paused.requests
         given: list[int] = []
+        said = [self.protocol.cut(result, self.protocol.max_tokens) for result in paused.results]
         if not failure:
             given, said = self.protocol.given(paused)
         start = len(completion.ids)
         completion.ids += given
         completion.logps += [0.0] * len(given)
-        completion.cuts += [float("-inf")] * len(given)
+        completion.cuts += [NO_CUT] * len(given)
         places = [request.place for request in requests[: len(said)]]
         places.append(len(self.protocol.encoder.decode(completion.ids)))
         for request, result, span in zip(requests, said, pairwise(places), strict=False):

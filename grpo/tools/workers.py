@@ -122,14 +122,13 @@ class Workers:
             self.hung = [future for future in self.hung if not future.done()]
             if len(self.hung) >= MAX_HUNG:
                 job.future.set_result(("", f"not called: {MAX_HUNG} calls of tools hang"))
-            elif job.line:
-                job.future = job.line.ask(partial(self._call, job))
-            elif is_async(job.call.func):
+            elif not job.line and is_async(job.call.func):
                 job.future = self.loop.run(self._await(job, job.call))
             else:
-                line = Line()
+                line = job.line or Line()
                 job.future = line.ask(partial(self._call, job))
-                line.end()
+                if not job.line:
+                    line.end()
 
     def _come(self) -> list[tuple[int, Reply]]:
         now = time.monotonic()
@@ -179,13 +178,16 @@ class Workers:
         return "", without_secrets(describe_failure(error))
 
     def _text_of(self, job: Job, value: Any) -> str | None:
-        """Return a result as text. TypeError for nothing, for bytes, and for what only an address stands for."""
+        """Return a result as text. TypeError for nothing, for bytes, and for what only an address stands for.
+
+        Of what may end a completion, for all but a text and nothing: an observation of several parts is no text.
+        """
         if value is None and job.may_end:
             return None
         text = str(value)
         is_missing = value is None and not self.is_typed  # a method may only change a state
-        is_address = ADDRESS.search(text) and not isinstance(value, str)
-        if is_missing or isinstance(value, bytes | bytearray) or is_address:
+        is_no_text = job.may_end or isinstance(value, bytes | bytearray) or ADDRESS.search(text)
+        if is_missing or (is_no_text and not isinstance(value, str)):
             raise TypeError(f"the tool returned a {type(value).__name__}; let it return a text")
         return text
 

@@ -6,7 +6,7 @@ in this order:
     claims.py            the atomic facts of a text, and which of them count
     model_decomposer.py  a text to its facts by a language model
     replies.py           ask a language model, and read its list of facts in all usual forms
-    verdict.py           supported, refuted or unknown: the interface of a verifier
+    verdict.py           supported, refuted or unknown: what a verifier says
     entailment.py        a verifier with an entailment model
     matcher.py           both without a model: whole sentences, for toy worlds
 """

@@ -51,7 +51,8 @@ def admissible(claims: Iterable[Claim], text: str, question: str) -> tuple[Claim
     the question does not, and is no repetition. Facts with the same content words, in any order, are the same fact,
     unless only one of them is negative; it is stated in the sentences of all of them.
     """
-    said, asked = content_words(text), content_words(question)
+    said = content_words(text)
+    asked = content_words(question)
     asked_letters = set("".join(filter(_IS_UNSPACED, asked)))
     kept: dict[tuple[frozenset[str], bool], Claim] = {}
     for claim in claims:
@@ -81,7 +82,8 @@ def sentence_spans(text: str) -> list[Span]:
     spans = []
     end = 0
     for sentence in sentences(text):
-        start, end = end, end + len(sentence)
+        start = end
+        end = end + len(sentence)
         if sentence.strip():
             first = end - len(sentence.lstrip())
             after_last = start + len(sentence.rstrip())

@@ -45,15 +45,18 @@ class EntailmentVerifier:
         threshold: float = THRESHOLD,
         weigh_contradiction: bool = True,
     ):
-        self.threshold, self.weigh_contradiction = threshold, weigh_contradiction
+        self.threshold = threshold
+        self.weigh_contradiction = weigh_contradiction
         network, self.tokenizer = _read(model, fetch_model(model, kind="entailment model"))
         self.columns = label_columns(model, network.config.id2label)  # of the logits, in the order of CLASSES
         self.max_tokens = min(MAX_TOKENS, getattr(network.config, "max_position_embeddings", MAX_TOKENS))
-        what, fix = f"cannot put the entailment model on {device}", "name a device of this machine, or cpu"
-        with explained((RuntimeError, AssertionError), what, fix):
+        with explained(
+            (RuntimeError, AssertionError),
+            f"cannot put the entailment model on {device}",
+            "name a device of this machine, or cpu",
+        ):
             self.device = torch.device(device)
-            data_type = torch.float32 if self.device.type == "cpu" else torch.bfloat16
-            self.model = network.to(self.device, data_type).eval()
+            self.model = network.to(self.device, torch.float32 if self.device.type == "cpu" else torch.bfloat16).eval()
             # A stream beside the one on which a policy samples or trains: there, every answer waits for its work.
             self.stream = torch.cuda.Stream(device) if self.device.type == "cuda" else None
             if self.stream:
@@ -64,10 +67,10 @@ class EntailmentVerifier:
         """Return one verdict per fact, in order; each different pair of passage and fact is computed once."""
         pairs = list(dict.fromkeys((passage.text, fact) for fact, passages in facts for passage in passages))
         scores = dict(zip(pairs, self.probabilities(pairs), strict=True))
-        verdicts = []
-        for fact, passages in facts:
-            verdicts.append(self._judge([(passage, *scores[passage.text, fact][:2]) for passage in passages]))
-        return verdicts
+        return [
+            self._judge([(passage, *scores[passage.text, fact][:2]) for passage in passages])
+            for fact, passages in facts
+        ]
 
     def probabilities(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, float, float]]:
         """Return the probabilities of entailment, contradiction and neutral for each (premise, hypothesis), in order.
@@ -76,22 +79,22 @@ class EntailmentVerifier:
         """
         if not pairs:
             return []
-        premises = [clean(premise, MAX_CHARS) for premise, _ in pairs]
-        hypotheses = [clean(hypothesis, MAX_CHARS) for _, hypothesis in pairs]
+        cleaned = [(clean(premise, MAX_CHARS), clean(hypothesis, MAX_CHARS)) for premise, hypothesis in pairs]
+        places = sorted(range(len(pairs)), key=lambda place: sum(map(len, cleaned[place])))  # little padding
+        found = {}
         with self._lock:
-            encoded = self.tokenizer(
-                premises,
-                hypotheses,
-                truncation="longest_first",
-                max_length=self.max_tokens,
-                split_special_tokens=True,  # a fact that spells [SEP] has no separator in it
-            )
-            places = sorted(range(len(pairs)), key=lambda place: len(encoded["input_ids"][place]))  # little padding
-            found = {}
             for start in range(0, len(pairs), BATCH_SIZE):
                 batch = places[start : start + BATCH_SIZE]
-                inputs = {key: [values[place] for place in batch] for key, values in encoded.items()}
-                padded = self.tokenizer.pad(inputs, return_tensors="pt")
+                premises, hypotheses = zip(*(cleaned[place] for place in batch), strict=True)
+                padded = self.tokenizer(
+                    premises,
+                    hypotheses,
+                    padding=True,
+                    truncation="longest_first",
+                    max_length=self.max_tokens,
+                    split_special_tokens=True,  # a fact that spells [SEP] has no separator in it
+                    return_tensors="pt",
+                )
                 with torch.inference_mode(), torch.cuda.stream(self.stream):
                     logits_N3 = self.model(**padded.to(self.device)).logits.float()
                     scores = logits_N3.softmax(-1)[:, self.columns].tolist()
@@ -122,24 +125,33 @@ def label_columns(model: str, id2label: Mapping[int, str]) -> list[int]:
     """
     column_of = {str(name).lower(): int(column) for column, name in id2label.items()}
     if set(column_of) != set(CLASSES) or len(id2label) != len(CLASSES):
-        what = f"the labels of {model} are {', '.join(map(str, id2label.values()))}"
-        fix = f"name them in id2label of its config.json, or use {DEFAULT_MODEL}"
-        raise UserError(what, f"wanted {', '.join(CLASSES)}, in any order", fix, PREFLIGHT)
+        raise UserError(
+            f"the labels of {model} are {', '.join(map(str, id2label.values()))}",
+            f"wanted {', '.join(CLASSES)}, in any order",
+            f"name them in id2label of its config.json, or use {DEFAULT_MODEL}",
+            PREFLIGHT,
+        )
     return [column_of[name] for name in CLASSES]
 
 
 def _read(model: str, folder: Path) -> tuple[torch.nn.Module, Any]:
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer  # takes seconds
 
-    fix = "use a checkpoint with safetensors and without code of its own"
-    with explained(Exception, f"cannot load the entailment model {model}", fix):  # of many kinds: damaged files, ...
+    with explained(
+        Exception,
+        f"cannot load the entailment model {model}",
+        "use a checkpoint with safetensors and without code of its own",
+    ):  # of many kinds: damaged files, ...
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         network, report = AutoModelForSequenceClassification.from_pretrained(
             folder, trust_remote_code=False, use_safetensors=True, output_loading_info=True
         )
     if report["missing_keys"]:
         missing = report["missing_keys"]
-        what = f"the checkpoint {model} lacks {len(missing)} of the model's weights"
-        why = f"such as {min(missing)}: without a trained classification head it would answer at random"
-        raise UserError(what, why, f"use a model trained for entailment, such as {DEFAULT_MODEL}", PREFLIGHT)
+        raise UserError(
+            f"the checkpoint {model} lacks {len(missing)} of the model's weights",
+            f"such as {min(missing)}: without a trained classification head it would answer at random",
+            f"use a model trained for entailment, such as {DEFAULT_MODEL}",
+            PREFLIGHT,
+        )
     return network, tokenizer

@@ -44,9 +44,14 @@ def by_model(ask: Ask, max_tokens: int = MAX_REPLY_TOKENS, keep: Keep = admissib
         text = clean(text, MAX_TEXT_CHARS)
         if not text.strip():
             return Claims((), "the text is empty")
-        settings = {"max_tokens": max_tokens, "prompt_version": PROMPT_VERSION}
-        messages = prompt(text, question, subject)
-        facts, replies = await converse(ask, messages, parse_reply, ASK_AGAIN, **settings)
+        facts, replies = await converse(
+            ask,
+            prompt(text, question, subject),
+            parse_reply,
+            ASK_AGAIN,
+            max_tokens=max_tokens,
+            prompt_version=PROMPT_VERSION,
+        )
         last = replies[-1]
         if last.text is None:
             facts = parse_reply(without_last_line(last.cut)) or None
@@ -56,10 +61,7 @@ def by_model(ask: Ask, max_tokens: int = MAX_REPLY_TOKENS, keep: Keep = admissib
                 reason = f"the model's reply is no list of facts: {last.text[:80]!r}"
             return Claims(None, reason)
         spans = sentence_spans(text)
-        claims = []
-        for fact, numbers in facts.items():
-            stated_in = _stated_in(fact, numbers, spans, text)
-            claims.append(Claim(fact, stated_in))
+        claims = [Claim(fact, _stated_in(fact, numbers, spans, text)) for fact, numbers in facts.items()]
         return Claims(keep(claims, text, question))
 
     return decompose
@@ -86,7 +88,8 @@ def prompt(text: str, question: str, subject: str) -> list[dict[str, str]]:
 
 def _numbered(text: str) -> str:
     """Write the number of each sentence before it."""
-    parts, end = [], 0
+    parts = []
+    end = 0
     for number, (start, after) in enumerate(sentence_spans(text), 1):
         parts += [text[end:start], f"[{number}] ", text[start:after]]
         end = after
@@ -98,7 +101,8 @@ def _stated_in(fact: str, numbers: Iterable[int], spans: list[Span], text: str) 
 
     A number without a sentence, or whose sentence shares no content word with the fact, is a mistake of the model.
     """
-    words, stating = set(tokens(fact)), set()
+    words = set(tokens(fact))
+    stating = set()
     for number in numbers:
         if 0 < number <= len(spans):
             sentence = text[slice(*spans[number - 1])]

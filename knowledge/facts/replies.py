@@ -135,7 +135,9 @@ def _without_json(text: str) -> str:
     if not begins:
         return text
     found: list[tuple[str, str]] = []  # keys and texts; a list in JSON has the key that stands before it
-    key, numbers, first = "", "", 0
+    key = ""
+    numbers = ""
+    first = 0
     for token in _TOKEN.finditer(text, begins.end()):
         string, is_whole, is_key, number, closes = token.groups()
         if is_key:
@@ -146,7 +148,9 @@ def _without_json(text: str) -> str:
             numbers += f"[{number}]"
         elif closes:  # the object of one fact, and of the numbers of its sentences
             found[first:] = [(key, f"{numbers} {fact}".strip()) for key, fact in found[first:]]
-            key, numbers, first = "", "", len(found)
+            key = ""
+            numbers = ""
+            first = len(found)
     wanted = ([fact for key, fact in found if re.search(kind, key)] for kind in _KEYS)
     facts = next(filter(None, wanted), [])
     if not facts:

@@ -1,16 +1,19 @@
-"""Say whether some passages support a fact or contradict it: the interface of those who do.
+"""Say whether some passages support a fact or contradict it.
+
+A verifier does so: an NLI model (entailment.py) or rules (matcher.py). It gives one verdict per fact, in order;
+"unknown" without a passage. Several threads may call it.
 
 verifier.verify([("Mira Tolan was born in Velda", passages)])  ->  [Verdict("supported", passages[0])]
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from knowledge.store.passages import Passage
 
-Label = Literal["supported", "refuted", "unknown"]
-LABELS: tuple[Label, ...] = ("supported", "refuted", "unknown")
+Support = Literal["supported", "refuted", "unknown"]
+LABELS: tuple[Support, ...] = ("supported", "refuted", "unknown")
 FactToCheck = tuple[str, Sequence[Passage]]  # a fact, and the passages that may bear on it
 
 
@@ -18,12 +21,5 @@ FactToCheck = tuple[str, Sequence[Passage]]  # a fact, and the passages that may
 class Verdict:
     """What the passages say of a fact. evidence: the passage that decided; None if no passage did."""
 
-    label: Label
+    label: Support
     evidence: Passage | None = None
-
-
-class Verifier(Protocol):
-    """Whoever gives verdicts: an NLI model (entailment.py) or rules (matcher.py)."""
-
-    def verify(self, facts: Sequence[FactToCheck]) -> list[Verdict]:
-        """Give one verdict per fact, in order; "unknown" without a passage. Several threads may call this."""

@@ -46,28 +46,25 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How the titles of a data set were found, each looked up once."""
+    """How the titles of a data set were found, each looked up once.
 
-    lookups: tuple[Lookup, ...]
+    ways: how many in each way (Lookup.how). missing: titles that are not there, each by itself also where a row joins
+    several.
+    """
 
-    def count(self, *ways: str) -> int:
-        return sum(lookup.how in ways for lookup in self.lookups)
+    ways: Counter[str]
+    missing: list[str]
 
     @property
     def found(self) -> float:
         """Return the share that was found as titles, 0 to 1; guesses by search do not count."""
-        return self.count("exact", "parts") / len(self.lookups) if self.lookups else 1.0
-
-    @property
-    def missing(self) -> list[str]:
-        """Return the titles that are not there, each by itself also where a row joins several."""
-        return list(dict.fromkeys(title for lookup in self.lookups for title in lookup.missing))
+        return (self.ways["exact"] + self.ways["parts"]) / self.ways.total() if self.ways else 1.0
 
     def __str__(self) -> str:
+        ways = self.ways
         return (
-            f"{self.found:.1%} of {len(self.lookups)} titles found ({self.count('exact')} exact, "
-            f"{self.count('parts')} by parts), {self.count('search')} guessed by search, {self.count('missing')} "
-            f"missing; {len(self.missing)} single titles missing"
+            f"{self.found:.1%} of {ways.total()} titles found ({ways['exact']} exact, {ways['parts']} by parts), "
+            f"{ways['search']} guessed by search, {ways['missing']} missing; {len(self.missing)} single titles missing"
         )
 
 
@@ -125,15 +122,15 @@ class KnowledgeBase:
         if titles is None:
             self.check_search()
             return self._index.search(query, k)
-        passages = []
-        for title in dict.fromkeys(map(clean, titles)):
-            passages += self._passages(title)
+        passages = [pair for title in dict.fromkeys(map(clean, titles)) for pair in self._passages(title)]
         ranked = rank(tokens(query), [counts for _, counts in passages])
         return [replace(passages[place][0], score=score) for score, place in ranked[:k]]
 
     def coverage(self, titles: Iterable[str], guess: bool = True) -> Coverage:
         """Count how many of these titles are found, and how; one that is repeated counts once. guess: see lookup."""
-        return Coverage(tuple(self.lookup(title, guess) for title in dict.fromkeys(titles)))
+        lookups = [self.lookup(title, guess) for title in dict.fromkeys(titles)]
+        missing = dict.fromkeys(title for lookup in lookups for title in lookup.missing)
+        return Coverage(Counter(lookup.how for lookup in lookups), list(missing))
 
     @property
     def has_index(self) -> bool:
@@ -143,8 +140,12 @@ class KnowledgeBase:
     def check_search(self) -> None:
         """Raise UserError (exit 3) if the file has no full-text index."""
         if not self.has_index:
-            fix = f"python -m knowledge.build {self.path} OUT.db, and use OUT.db"
-            raise bad_file(self.path, "it has no full-text index", "an index of all texts, as our builds have", fix)
+            raise bad_file(
+                self.path,
+                "it has no full-text index",
+                "an index of all texts, as our builds have",
+                f"python -m knowledge.build {self.path} OUT.db, and use OUT.db",
+            )
 
     def close(self) -> None:
         """Free the connections and the cache."""
@@ -163,8 +164,7 @@ class KnowledgeBase:
 
     def _read_passages(self, title: str) -> list[tuple[Passage, Counter]]:
         """Return the passages of a document, without a score, and their tokens; cached as self._passages."""
-        texts = []
-        for (document,) in self._database.rows(TEXT, title):
-            texts += split_stored(str(document or ""))
+        documents = self._database.rows(TEXT, title)
+        texts = [text for (document,) in documents for text in split_stored(str(document or ""))]
         found = [Passage(f"{title}#{number}", title, text, 0.0) for number, text in enumerate(texts)]
         return [(passage, Counter(tokens(passage.text))) for passage in found]

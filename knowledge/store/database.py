@@ -76,7 +76,8 @@ def atomic_database(out: Path) -> Iterator[sqlite3.Connection]:
         explained((OSError, sqlite3.OperationalError), f"could not write {out}", fix, STORAGE),
         TemporaryDirectory(prefix=f"{out.name}.unfinished-", dir=out.parent) as folder,
     ):
-        work, compacted = Path(folder, "work"), Path(folder, "compacted")
+        work = Path(folder, "work")
+        compacted = Path(folder, "compacted")
         with closing(sqlite3.connect(work, isolation_level=None)) as connection:
             connection.execute("PRAGMA journal_mode=OFF")
             connection.execute("PRAGMA synchronous=OFF")
@@ -261,7 +262,8 @@ class ReadOnlyDatabase:
 
     def __init__(self, path: Path):
         self.path = path
-        self._uri, self._opened = read_only_uri(path), os.stat(path)
+        self._uri = read_only_uri(path)
+        self._opened = os.stat(path)
         # by process: SQLite forbids a forked child to use the connections of its parent, and to close them
         self._engines: dict[int, sa.Engine] = {}
 

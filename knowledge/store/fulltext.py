@@ -117,7 +117,8 @@ class FullTextIndex:
     """Search the index of `database`. It has no state."""
 
     def __init__(self, database: ReadOnlyDatabase, num_passages: int):
-        self._database, self.num_passages = database, num_passages
+        self._database = database
+        self.num_passages = num_passages
         self.max_rows = min(MAX_ROWS, max(MIN_ROWS, int(num_passages * SHARE_OF_ROWS)))
 
     def search(self, query: str, k: int) -> list[Passage]:
@@ -140,13 +141,12 @@ class FullTextIndex:
         last = self.num_passages
         if not rare:  # common words only: the rarest of them, from the start until it was met about max_rows times
             token, number = rarest_first[0]
-            rare, last = [quote(token)], last * self.max_rows // number
-        found = []
-        best = self._database.rows(BEST, " OR ".join(rare), last, k)
-        for title, number, document, score in best:
-            text = split_stored(document)[number]
-            found.append(Passage(f"{title}#{number}", title, text, score))
-        return found
+            rare = [quote(token)]
+            last = last * self.max_rows // number
+        return [
+            Passage(f"{title}#{number}", title, split_stored(document)[number], score)
+            for title, number, document, score in self._database.rows(BEST, " OR ".join(rare), last, k)
+        ]
 
 
 def quote(token: str) -> str:

@@ -7,7 +7,7 @@ cache.get("a key")          ->  "a reply"
 
 import logging
 from pathlib import Path
-from typing import Any
+from sqlite3 import Connection
 
 import sqlalchemy as sa
 
@@ -86,7 +86,7 @@ class ReplyCache:
             return None
 
 
-def _set_up(connection: Any, record: object) -> None:
+def _set_up(connection: Connection, record: object) -> None:
     """Prepare a new connection: readers never wait for a writer."""
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")

@@ -20,11 +20,12 @@ from typing import Any, TypeVar
 
 from grpo.base.errors import PREFLIGHT, SERVICE, UserError
 from grpo.base.event_loop import EventLoop
+from grpo.base.storage import Json
 from grpo.base.text import encodable
 from rewards.api.cache import ReplyCache
 from rewards.api.endpoint import Endpoint, read_endpoint, read_key
 from rewards.api.reply import CUT, ChatReply, Permanent, Response, Trouble, Usage, excerpt, read_body, read_status
-from rewards.registry import Counts, Resource, Rows, Say
+from rewards.registry import Counts, Options, Resource, Rows, Say
 
 Messages = Sequence[Mapping[str, str]]
 CLOSED = ChatReply(None, "the client was closed")
@@ -34,7 +35,7 @@ PREFLIGHT_TRIES = 4  # how often an endpoint is asked before the first step
 BACKOFF_S, MAX_BACKOFF_S = 0.5, 8.0  # before retry n, wait a random time up to the first times 2^n ("full jitter")
 CLOSE_S = 2.0  # that `close` waits for the event loop
 COUNTS = ("calls", "retries", "failures", "unscorable", "cache_hits", "prompt_tokens", "completion_tokens")
-Result = TypeVar("Result")
+T = TypeVar("T")
 _REASONS = re.compile(r"(^|/)(o\d|gpt-5)")  # OpenAI's reasoning models: another name for max_tokens, no temperature
 _WANTS_OTHERS = re.compile("max_completion_tokens|temperature")  # so a service refuses a reasoning model's request
 _log = logging.getLogger("rewards")
@@ -88,7 +89,7 @@ class ApiClient:
         max_tokens: int,
         prompt_version: str,
         nonce: str = "",
-        read: Callable[[str], Any] = str,
+        read: Callable[[str], object] = str,
     ) -> ChatReply:
         """Return the model's reply, from the cache if it was given before. Equal questions under way are asked once.
 
@@ -113,7 +114,7 @@ class ApiClient:
         await asyncio.wait({task})  # a cancelled caller does not cancel the task, which others may wait for
         return CLOSED if task.cancelled() else task.result()
 
-    async def check(self, messages: Messages, *, max_tokens: int, **_: Any) -> ChatReply:
+    async def check(self, messages: Messages, *, max_tokens: int, **_: object) -> ChatReply:
         """Ask one question, as `complete` does but uncached, before the first step.
 
         Raises UserError (exit 3) if the endpoint cannot answer.
@@ -130,10 +131,10 @@ class ApiClient:
             raise self._error("gives no answer", reply.reason, fix, PREFLIGHT)
         return reply
 
-    def run_sync(self, asking: Awaitable[Result]) -> Result:
+    def run_sync(self, asking: Awaitable[T]) -> T:
         """Wait for what asks this client, on an event loop and a thread of its own. The session ends with it."""
 
-        async def run() -> Result:
+        async def run() -> T:
             try:
                 return await asking
             finally:
@@ -144,10 +145,6 @@ class ApiClient:
             return loop.result_of(run())
         finally:
             loop.close()
-
-    def metrics(self) -> dict[str, float]:
-        """Return the COUNTS since the start, as <endpoint>/<name>."""
-        return {f"{self.endpoint.name}/{name}": float(self.counts[name]) for name in COUNTS}
 
     def close(self) -> None:
         """End all questions under way as unscorable, from any thread but the event loop's own; close the cache."""
@@ -172,7 +169,7 @@ class ApiClient:
             await session.close()
 
     async def _ask_and_keep(
-        self, key: str, messages: Messages, max_tokens: int, read: Callable[[str], Any]
+        self, key: str, messages: Messages, max_tokens: int, read: Callable[[str], object]
     ) -> ChatReply:
         if next(self.allowance, None) is None:
             return SPENT
@@ -237,7 +234,7 @@ class ApiClient:
                 self.counts["retries"] += 1
                 await asyncio.sleep(pause_s)
 
-    async def _try(self, session: "Session", request: dict[str, Any], timeout_s: float) -> ChatReply | Trouble:
+    async def _try(self, session: "Session", request: Json, timeout_s: float) -> ChatReply | Trouble:
         """Send one request, and count it. Raise UserError (exit 4) on a permanent failure, now and from then on."""
         if self._failure is not None:
             raise self._failure
@@ -276,12 +273,12 @@ class Session:
         )
         self._sdk = openai.AsyncOpenAI(api_key=key, base_url=base_url, max_retries=0, http_client=http_client)
 
-    async def send(self, request: dict[str, Any], timeout_s: float) -> tuple[Response, Usage]:
+    async def send(self, request: Json, timeout_s: float) -> tuple[Response, Usage]:
         """Send one chat request. Whatever the endpoint does ends in an outcome, not in an exception.
 
         One timeout spans the complete exchange: the SDK's own timeout is per read, so a slow drip would outlive it.
         """
-        import openai
+        import openai  # by now it is there
 
         try:
             async with asyncio.timeout(timeout_s):
@@ -314,7 +311,7 @@ def _forget(running: dict[str, asyncio.Task], key: str, task: asyncio.Task) -> N
         task.exception()
 
 
-def request_of(model: str, messages: Messages, max_tokens: int, is_reasoner: bool = False) -> dict[str, Any]:
+def request_of(model: str, messages: Messages, max_tokens: int, is_reasoner: bool = False) -> Json:
     """Write the body of a chat request. It asks for the likeliest reply, so that equal questions get equal replies.
 
     is_reasoner: it takes what OpenAI's reasoning models do, whatever its name.
@@ -326,7 +323,7 @@ def request_of(model: str, messages: Messages, max_tokens: int, is_reasoner: boo
     return {"model": model, "messages": cleaned, **limits}
 
 
-def cache_key(prompt_version: str, request: Mapping[str, Any], nonce: str = "") -> str:
+def cache_key(prompt_version: str, request: Json, nonce: str = "") -> str:
     """Hash all that a reply depends on, in the layout of existing caches.
 
     The nonce, a random word in the messages, is left out.
@@ -337,7 +334,7 @@ def cache_key(prompt_version: str, request: Mapping[str, Any], nonce: str = "") 
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def client_for(service: str, options: Mapping[str, Any]) -> ApiClient:
+def client_for(service: str, options: Options) -> ApiClient:
     """Make the client of the judge or the decomposer; the keys are in grpo/config/options.py."""
     limits = Limits(
         options["api_max_concurrency"],
@@ -366,7 +363,8 @@ class ModelService(Resource):
         self.check()
 
     def counts(self) -> Counts:
-        return {name: (number, 0) for name, number in self.client.metrics().items()}
+        """Return the COUNTS since the start, as <endpoint>/<name>."""
+        return {f"{self.client.endpoint.name}/{name}": (float(self.client.counts[name]), 0) for name in COUNTS}
 
     def close(self) -> None:
         self.client.close()

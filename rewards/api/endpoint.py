@@ -7,14 +7,13 @@ import ipaddress
 import logging
 import os
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 from urllib.parse import urlsplit
 
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError, check_all, explained, keep_secret
 from grpo.config.values import check_variable
+from rewards.registry import Options
 
 OPENAI_URL = "https://api.openai.com/v1"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -47,13 +46,17 @@ class Endpoint:
 
 def check_model(name: str, model: str) -> None:
     if not model:
-        raise UserError(f"the {name} has no model", f"{name}_model is not set", f"set {name}_model", CONFIG)
+        raise UserError(f"the {name} has no model", f"{name}_model is not set", f"set {name}_model")
 
 
 def read_key(name: str, variable: str) -> str:
     """Return the key of the service `name`. Raise UserError (exit 3) if the variable holds none: no other counts."""
-    fix = "put the key into a variable, and the variable's name here"
-    with explained(ValueError, f"{name}_api_key_env is no environment variable's name", fix, CONFIG):
+    with explained(
+        ValueError,
+        f"{name}_api_key_env is no environment variable's name",
+        "put the key into a variable, and the variable's name here",
+        CONFIG,
+    ):
         check_variable(variable)
     key = os.environ.get(variable, "").strip()
     if not key:
@@ -74,7 +77,7 @@ def read_key(name: str, variable: str) -> str:
     return key
 
 
-def read_endpoint(name: str, options: Mapping[str, Any]) -> Endpoint:
+def read_endpoint(name: str, options: Options) -> Endpoint:
     """Read where the service `name` is from the configuration."""
     url = options[f"{name}_base_url"] or OPENAI_URL
     return Endpoint(
@@ -97,11 +100,14 @@ def check_url(name: str, url: str, plain_http: bool = False) -> None:
         parts = urlsplit(url)
         _ = parts.port  # raises ValueError for a port that is no number, or too large
     except ValueError as error:
-        raise UserError(f"{name} is no URL", str(error), fix, CONFIG) from None
+        raise UserError(f"{name} is no URL", str(error), fix) from None
     has_more = "@" in parts.netloc or parts.query or parts.fragment
     if parts.scheme not in ("http", "https") or not parts.hostname or has_more:
-        why = "it must begin with https:// or http:// and a host, and hold no user, password, query or fragment"
-        raise UserError(f"{name} is not allowed", why, fix, CONFIG)
+        raise UserError(
+            f"{name} is not allowed",
+            "it must begin with https:// or http:// and a host, and hold no user, password, query or fragment",
+            fix,
+        )
     if parts.scheme == "https" or parts.hostname in LOOPBACK:
         return
     addresses = _addresses(parts.hostname)
@@ -112,7 +118,6 @@ def check_url(name: str, url: str, plain_http: bool = False) -> None:
             "over plain http, others on the way could read the prompts and the key",
             "use https; or, for a machine of your own network (whose name must stand for private addresses alone, such "
             "as 192.168.0.7), set api_plain_http=true",
-            CONFIG,
         )
     _log.warning("note: %s is %s: prompts, answers and the key travel unencrypted", name, url)
 

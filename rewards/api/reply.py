@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo.base.errors import redact
+from grpo.base.storage import Json
 from grpo.base.text import encodable
 from knowledge.facts.replies import without_thoughts
 from knowledge.text import printable
@@ -84,7 +85,7 @@ def read_body(body: bytes) -> tuple[Response, Usage]:
     return _read_data(data), (_count(prompt_tokens), _count(completion_tokens))
 
 
-def _read_data(data: Mapping[str, Any]) -> Response:
+def _read_data(data: Json) -> Response:
     if data.get("error"):
         code = str(_within(data, "error", "code"))
         is_status = re.fullmatch("[45][0-9][0-9]", code)  # a gateway's, inside a body with status 200
@@ -111,7 +112,7 @@ def _within(data: Any, *path: str | int) -> Any:
     return data
 
 
-def _text(content: Any) -> str:
+def _text(content: object) -> str:
     """Return a content's text, which some endpoints send in parts; "" if it has none. Thoughts are other parts."""
     if isinstance(content, list):
         return "".join(_text(part) for part in content)
@@ -120,7 +121,7 @@ def _text(content: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
-def read_status(status: int, headers: Mapping[str, str], body: Any) -> Response:
+def read_status(status: int, headers: Mapping[str, str], body: object) -> Response:
     """Read any other status, and 200 with an error. body: the decoded JSON, or whatever came instead."""
     reason = f"it answered {status}: {excerpt(body)}" if body else f"it answered {status}"
     error = _within(body, "error") or body
@@ -150,7 +151,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float:
     return max(seconds, 0.0) if math.isfinite(seconds) else 0.0
 
 
-def excerpt(value: Any) -> str:
+def excerpt(value: object) -> str:
     """Return the beginning of an untrusted value: printable, on one line, and without a secret or half of one."""
     value = _within(value, "error") or value
     value = _within(value, "message") or value
@@ -158,5 +159,5 @@ def excerpt(value: Any) -> str:
     return " ".join(printable(text).split())[:MAX_EXCERPT_CHARS]
 
 
-def _count(value: Any) -> int:
+def _count(value: object) -> int:
     return value if isinstance(value, int) and 0 <= value < MAX_USAGE else 0

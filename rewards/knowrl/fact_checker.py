@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
 
 from grpo.algorithm.schema import CheckedFact, Score
-from grpo.base.errors import CONFIG, PREFLIGHT, UserError
+from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.text import encodable
+from grpo.engine.device.distributed import choose_device
 from knowledge.facts.claims import Claim, Keep, admissible, every_fact
+from knowledge.facts.entailment import EntailmentVerifier
 from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.facts.model_decomposer import by_model
-from knowledge.facts.verdict import LABELS, FactToCheck, Verdict, Verifier
+from knowledge.facts.verdict import LABELS, FactToCheck, Verdict
 from knowledge.store.base import KnowledgeBase, Lookup
 from knowledge.store.database import KnowledgeBusy
 from knowledge.store.passages import Passage, pack
@@ -44,11 +45,10 @@ KNOWN_TEXT = (  # text, question, subject
     "What is the capital of France?",
     "Paris",
 )
-T = TypeVar("T")
 Formula = Callable[[int, int, int], float]  # of the facts that count: how many are supported, refuted, and all
 
 
-def joined_titles(value: Any) -> str:
+def joined_titles(value: object) -> str:
     """Join the titles that a row's title column names by semicolons; "" if it names none.
 
     A string is joined already, a list holds several, and the novel 1984 may be a number.
@@ -69,7 +69,7 @@ class FactChecker(Resource):
     up), and refusing is the worst in it. "search": evidence comes from the documents that full-text search guesses, and
     the reason says so; None if search guesses none.
 
-    A locked base makes a completion unscored, too. Any other failure of the base (UserError) ends the run.
+    A locked base makes a completion unscored, too. Every other failure of the base (UserError) ends the run.
     """
 
     def __init__(self, options: Options, formula: Formula, is_original: bool = False):
@@ -90,8 +90,9 @@ class FactChecker(Resource):
         """Score the facts of the think block, or of the complete text if there is no such block."""
         text, start = thoughts(encodable(completion))
         title = joined_titles(columns.get("title"))
+        run = asyncio.get_running_loop().run_in_executor
         try:
-            found = await self._on_pool(self.base.lookup, title, self.may_guess)
+            found = await run(self._pool, self.base.lookup, title, self.may_guess)
             self._count({f"kb/lookups_{found.how}": 1})
             if found.how == "missing":
                 return self._without_document(title)
@@ -100,7 +101,7 @@ class FactChecker(Resource):
             claims = await self.decomposer.decompose(text, str(columns.get("question") or ""), subject)
             if claims.facts is None:
                 return self._unscored(claims.reason, {BASE: True, DECOMPOSER: False})
-            return await self._on_pool(self._weigh, claims.facts, found, start)
+            return await run(self._pool, self._weigh, claims.facts, found, start)
         except KnowledgeBusy as error:
             return self._unscored(f"{error.what}: {error.why}", {BASE: False})
 
@@ -144,13 +145,11 @@ class FactChecker(Resource):
     def _weigh(self, claims: Sequence[Claim], found: Lookup, text_start: int) -> Score:
         """Check each fact of a text against the passages that may bear on it. The query is title and fact."""
         title = " ".join(found.titles)
-        facts = []
-        for claim in claims:
-            passages = self.base.search(f"{title} {claim.fact}", NUM_PASSAGES, found.titles)
-            facts.append((claim.fact, passages))
-        checked = []
-        for claim, (_, passages), verdict in zip(claims, facts, self.verifier.verify(facts), strict=True):
-            checked.append(_checked(claim, passages, verdict, text_start))
+        facts = [
+            (claim.fact, self.base.search(f"{title} {claim.fact}", NUM_PASSAGES, found.titles)) for claim in claims
+        ]
+        verdicts = zip(claims, facts, self.verifier.verify(facts), strict=True)
+        checked = [_checked(claim, passages, verdict, text_start) for claim, (_, passages), verdict in verdicts]
         return self._score(checked, set() if self.is_original else self._repeated(checked), found)
 
     def _repeated(self, facts: Sequence[CheckedFact]) -> set[int]:
@@ -217,9 +216,6 @@ class FactChecker(Resource):
         with self._lock:
             self.counters.update(counts)
 
-    async def _on_pool(self, function: Callable[..., T], *arguments: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
-
 
 def _as_passages(said: Sequence[str], fact: str) -> list[Passage]:
     """Write what was said before a fact as passages that a verifier reads completely.
@@ -254,7 +250,7 @@ def knowledge_base_path(options: Options) -> Path:
     """Return where the knowledge base is. UserError if nothing says so (exit 2), or if it is not there (exit 3)."""
     path = options["knowledge_base"]
     if not path:
-        raise UserError("there is no knowledge base", "knowledge_base is not set", NO_KNOWLEDGE_BASE, CONFIG)
+        raise UserError("there is no knowledge base", "knowledge_base is not set", NO_KNOWLEDGE_BASE)
     if not Path(path).exists():
         raise UserError(
             f"the knowledge base {path} does not exist",
@@ -298,17 +294,18 @@ def without_any_model() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        fix = f"{error.fix}; without any model: judge=offline, or verifier=lexical alone"
-        raise UserError(error.what, error.why, fix, error.exit_code) from None
+        raise UserError(
+            error.what,
+            error.why,
+            f"{error.fix}; without any model: judge=offline, or verifier=lexical alone",
+            error.exit_code,
+        ) from None
 
 
-def build_verifier(options: Options, weigh_contradiction: bool) -> Verifier:
+def build_verifier(options: Options, weigh_contradiction: bool) -> EntailmentVerifier | SentenceMatcher:
     """Build the configured verifier: `verifier: nli` asks a model, `verifier: lexical` compares sentences."""
     if options["verifier"] == "lexical":
         return SentenceMatcher()
-    from grpo.engine.device.distributed import choose_device
-    from knowledge.facts.entailment import EntailmentVerifier
-
     with without_any_model():
         return EntailmentVerifier(
             options["nli_model"],

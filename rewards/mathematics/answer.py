@@ -51,7 +51,7 @@ _ROW_OPENERS = ("(", "[", r"\langle")
 _ROW_CLOSERS = (")", "]", r"\rangle")
 _RATIO = frozenset([("ratio", 1)])  # the unit of 3/4 for 3:4
 _CHOICES = frozenset("ABCDEFGHIJ")
-_VERDICTS = (set("TF"), set("YN"))  # letters that answer one question each
+_TRUE_FALSE = (set("TF"), set("YN"))  # letters that answer one question each
 _WORDS = (
     (
         EMPTY,
@@ -230,7 +230,7 @@ class _AnswerReader:
             return _SHAPES[key]
         if key in NUMBERS:  # seven
             return Scalar(self.points.number(NUMBERS[key]))
-        if len(tokens) > 1 and _are_verdicts({token.text for token in tokens}):  # T F T is no product
+        if len(tokens) > 1 and _are_true_false({token.text for token in tokens}):  # T F T is no product
             return Text(key)
         try:
             return read_quantity(tokens, self.points)
@@ -271,11 +271,11 @@ def _is_series(items: Sequence[Shape]) -> bool:
     if any(isinstance(item, Text) for item in items):
         return True
     letters = {item.value.name for item in items if isinstance(item, Scalar)}
-    return bool(letters) and _are_verdicts(letters)
+    return bool(letters) and _are_true_false(letters)
 
 
-def _are_verdicts(letters: set[str]) -> bool:
-    return any(map(letters.issubset, _VERDICTS))
+def _are_true_false(letters: set[str]) -> bool:
+    return any(map(letters.issubset, _TRUE_FALSE))
 
 
 def _ranges_over_reals(tokens: Tokens) -> bool:

@@ -22,7 +22,7 @@ MAX_ANSWER_CHARS = 2000  # longer answers are compared as text
 MAX_JOINED = 8  # boxes that are one list
 MAX_LABEL_CHARS = 20  # of the `x = ` before them
 
-Verdict = Literal["correct", "wrong", "no_answer", "unscorable"]
+BoxGrade = Literal["correct", "wrong", "no_answer", "unscorable"]
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
@@ -84,8 +84,8 @@ def equivalent(answer: str, truth: str, question: str = "") -> bool:
         return False
 
 
-def verdict(completion: str, truth: str, question: str = "") -> tuple[Verdict, str]:
-    """Return verdict and reason for a completion; "unscorable" if the ground truth holds nothing to compare with."""
+def grade_box(completion: str, truth: str, question: str = "") -> tuple[BoxGrade, str]:
+    """Return grade and reason for a completion; "unscorable" if the ground truth holds nothing to compare with."""
     gold = gold_answer(truth)
     if len(gold) <= MAX_ANSWER_CHARS and not has_content(tokenize(gold)):
         return "unscorable", f"the ground truth holds no answer: {_excerpt(truth)}"

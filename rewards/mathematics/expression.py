@@ -45,7 +45,7 @@ def expression_or_none(tokens: Tokens, points: Points) -> Value | None:
         return None
 
 
-def exact(literal: str) -> Fraction:
+def literal_value(literal: str) -> Fraction:
     """Return the value of a number token: `1234.50`, `1.5e3`, `0.1(6)` for 0.1666…"""
     if len(literal) > MAX_DIGITS:
         raise Unreadable("too many digits")
@@ -75,17 +75,17 @@ class _ExpressionReader:
     def peek(self, ahead: int = 0) -> Token:
         return self.tokens[self.at + ahead] if self.at + ahead < len(self.tokens) else _END
 
-    def take(self) -> Token:
+    def advance(self) -> Token:
         token = self.peek()
         self.at += 1
         return token
 
     def accept(self, marks: str) -> str:
         """Take the next token if it is one of these one-character marks; "" if it is another."""
-        return self.take().text if is_mark(self.peek(), marks) else ""
+        return self.advance().text if is_mark(self.peek(), marks) else ""
 
     def expect(self, text: str) -> None:
-        if self.take().text != text:
+        if self.advance().text != text:
             raise Unreadable(f"{text} expected")
 
     # --- the grammar ------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class _ExpressionReader:
         return value
 
     def operand(self) -> Value:
-        token = self.take()
+        token = self.advance()
         if token.kind == "number":
             return self.number(token)
         if is_letter(token):
@@ -223,11 +223,11 @@ class _ExpressionReader:
     # --- its leaves -------------------------------------------------------------------------------------------------
     def number(self, token: Token) -> Value:
         """Read a literal, or the mixed number that starts with it: `3\\frac12`, `3 1/2`."""
-        value = self.points.number(exact(token.text))
+        value = self.points.number(literal_value(token.text))
         if not token.text.isdigit():
             return value
         if self.peek().text == r"\frac":
-            self.take()
+            self.advance()
             above = self.literal_or_primary()
             below = self.literal_or_primary()
             fraction = above / below
@@ -237,9 +237,14 @@ class _ExpressionReader:
         slash = self.peek(1)
         bottom = self.peek(2)
         are_digits = top.text.isdigit() and bottom.text.isdigit()
-        if are_digits and top.spaced and is_mark(slash, "/") and 0 < exact(top.text) < exact(bottom.text):
+        if (
+            are_digits
+            and top.spaced
+            and is_mark(slash, "/")
+            and 0 < literal_value(top.text) < literal_value(bottom.text)
+        ):
             self.at += 3
-            value = value + exact(top.text) / exact(bottom.text)
+            value = value + literal_value(top.text) / literal_value(bottom.text)
         return value
 
     def name(self) -> Value:
@@ -289,14 +294,14 @@ class _ExpressionReader:
     def literal_or_primary(self) -> Value:
         """Read a number without the fraction that might make it a mixed one; or any other primary."""
         if self.peek().kind == "number":
-            return self.points.number(exact(self.take().text))
+            return self.points.number(literal_value(self.advance().text))
         return self.primary()
 
     def radical(self) -> Value:
         """Read `\\sqrt[3]{2}`, and `\\sqrt12` for √12, as those who write it mean."""
         degree = self.points.number(2)
         if self.peek().text == "[":
-            self.take()
+            self.advance()
             degree = self.group("[")
         return power(self.literal_or_primary(), self.points.number(1) / degree)
 
@@ -325,7 +330,7 @@ class _ExpressionReader:
 
     def argument_of_function(self) -> Value:
         if self.peek().text in _GROUPS:
-            return self.group(self.take().text)
+            return self.group(self.advance().text)
         argument = self.factor()
         while self.starts_factor() and self.peek().kind != "function":
             argument = argument * self.factor()

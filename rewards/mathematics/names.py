@@ -5,7 +5,7 @@ its own for each argument. A product taken for a function misses a right answer;
 make every function linear and pay for wrong ones.
 
 A label names the value that was asked for: `x`, `a_n`, `\angle ABC`, `AB:CD`, `\cos\theta`, "the area". `f(x)` is one
-where f is being defined, and `f(2)`. Any other left side is one half of an equation: \ln y = x + C says nothing about
+where f is being defined, and `f(2)`. Every other left side is one half of an equation: \ln y = x + C says nothing about
 y = x + C.
 """
 

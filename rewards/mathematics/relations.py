@@ -4,21 +4,13 @@ What has no reading, such as `1/3 = 0.333`, is a text.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from string import ascii_lowercase
 
 from rewards.mathematics.expression import CONSTANTS, expression_or_none
 from rewards.mathematics.names import Label, read_label
 from rewards.mathematics.quantity import Scalar
-from rewards.mathematics.shapes import (
-    INFINITY,
-    MINUS_INFINITY,
-    Bracketed,
-    Calculation,
-    Named,
-    Relation,
-    Shape,
-    all_but,
-)
+from rewards.mathematics.shapes import INFINITY, MINUS_INFINITY, Bracketed, Calculation, Named, Relation, Shape, all_but
 from rewards.mathematics.tokens import Tokens, enclosed, is_letter, text_of
 from rewards.mathematics.value import Number, Points, Value
 
@@ -27,12 +19,12 @@ _OPENERS = {"<": "(", "≤": "["}
 _CLOSERS = {"<": ")", "≤": "]"}
 
 
+@dataclass(frozen=True)
 class RelationReader:
-    """Read relations; `read_side` reads what stands on one side."""
+    """Read relations; `side` reads what stands on one side."""
 
-    def __init__(self, points: Points, read_side: Callable[[Tokens], Shape]):
-        self.points = points
-        self.side = read_side
+    points: Points
+    side: Callable[[Tokens], Shape]
 
     def read(self, sides: Sequence[Tokens], signs: list[str]) -> Shape | None:
         """Return what the sides say together; None if nothing is known. There is one more of them than signs."""

@@ -66,7 +66,7 @@ class Value:
     names: frozenset[str] = frozenset()
     name: str = ""
     is_calculation: bool = False
-    made_of: tuple[Any, ...] = ()
+    made_of: "tuple[Callable[..., Number], Sequence[Value]] | None" = None
 
     def __add__(self, other: "Value | Rational") -> "Value":
         return self.points.apply(_sum, self, other)
@@ -101,7 +101,7 @@ class Value:
         if not self.made_of:
             return number
         self.points.spend(1)
-        function, *arguments = self.made_of
+        function, arguments = self.made_of
         return _number_or_none(function, tuple(argument.moved(name, number) for argument in arguments))
 
     def __eq__(self, other: object) -> bool:
@@ -206,7 +206,7 @@ class Points:
         if has_all and all(_agree(first, other) for other in others):
             return Value((_simplest(first),), self)
         names = frozenset().union(*(value.names for value in values))
-        return Value(tuple(at), self, names, made_of=(function, *values))
+        return Value(tuple(at), self, names, made_of=(function, values))
 
     def columns(self, values: Sequence[Value]) -> list[tuple[Number | None, ...]]:
         """Return the numbers of each value: one per point, if one of them has so many."""

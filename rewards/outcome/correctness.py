@@ -44,10 +44,10 @@ from rewards.registry import Columns, Options, Reward
 
 CORRECT, REFUSED, WRONG = 2.0, 1.0, -1.0
 NO_ANSWER = "This question has no known answer."
-Values = dict[Outcome, float]  # what each outcome is worth
-KNOWRL: Values = {"correct": CORRECT, "refused": REFUSED, "wrong": WRONG}
-TERNARY: Values = {"correct": 1.0, "refused": 0.0, "wrong": -1.0}
-SIMPLEQA: Values = TERNARY | {"wrong": 0.0}
+Payoffs = dict[Outcome, float]  # what each outcome is worth
+KNOWRL: Payoffs = {"correct": CORRECT, "refused": REFUSED, "wrong": WRONG}
+TERNARY: Payoffs = {"correct": 1.0, "refused": 0.0, "wrong": -1.0}
+SIMPLEQA: Payoffs = TERNARY | {"wrong": 0.0}
 GradeAnswer = Callable[[str, Columns], Awaitable[Score]]
 Rules = Callable[[Parsed, str, Sequence[str]], Judgement | None]  # of the completion, the question, the truths
 
@@ -78,20 +78,20 @@ _GUIDE_REFUSALS = re.compile(
 def judge_by_rules(parsed: Parsed, question: str, accepted: Sequence[str]) -> Judgement | None:
     """Judge an answer for which no judge is needed; None if a judge is to decide."""
     if not parsed.is_well_tagged:
-        return ("wrong", "not exactly one think block and one answer block")
+        return "wrong", "not exactly one think block and one answer block"
     answer = parsed.answer or ""
     if equals_one(answer, accepted):
         return None  # such an answer is no refusal and no list, even if it is "Unknown", "Trick or Treat" or "∞"
     if not any(char.isalnum() for char in answer):
-        return ("wrong", "the answer holds neither letter nor digit")
+        return "wrong", "the answer holds neither letter nor digit"
     if is_refusal(answer):
-        return ("refused", "declines to answer")
+        return "refused", "declines to answer"
     kind = lists_alternatives(answer, accepted)
     if kind:
-        return ("wrong", f"lists alternatives ({kind})")
+        return "wrong", f"lists alternatives ({kind})"
     num_right = max(num_candidates(question, truth) for truth in accepted)
     if num_candidates(question, answer) > max(num_right, 1):
-        return ("wrong", "lists candidates of the question")
+        return "wrong", "lists candidates of the question"
     return None
 
 
@@ -110,7 +110,7 @@ def judge_by_guide(parsed: Parsed, question: str, accepted: Sequence[str]) -> Ju
     if equals_one(answer, accepted):
         return None
     if is_refusal(answer) or _GUIDE_REFUSALS.search(answer):
-        return ("refused", "declines to answer")
+        return "refused", "declines to answer"
     keywords = set(tokens(" ".join(accepted))) - STOP_WORDS
     if not keywords or any(truth == NO_ANSWER or is_refusal(truth) or re.search(r"\d", truth) for truth in accepted):
         return None
@@ -118,7 +118,7 @@ def judge_by_guide(parsed: Parsed, question: str, accepted: Sequence[str]) -> Ju
 
 
 def grader(
-    judge: Judge, values: Values = KNOWRL, rules: Rules | None = judge_by_rules, needs_block: bool = True
+    judge: Judge, values: Payoffs = KNOWRL, rules: Rules | None = judge_by_rules, needs_block: bool = True
 ) -> GradeAnswer:
     """Grade by the rules, if there are any, and by the judge if no rule decides.
 
@@ -168,7 +168,7 @@ def build(name: str, options: Options) -> Reward:
     return Reward(name, with_confidence if name == "rlcr" else grade, resources=(judge,))
 
 
-def with_threshold(threshold: float) -> Values:
+def with_threshold(threshold: float) -> Payoffs:
     """Return the values under which p - (1 - p) t / (1 - t) > 0 exactly if p > t."""
     return TERNARY | {"wrong": -threshold / (1 - threshold)}  # Eq. 19
 

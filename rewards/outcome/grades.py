@@ -14,7 +14,6 @@ import contextlib
 import json
 import re
 import unicodedata
-from typing import Any
 
 from grpo.algorithm.schema import Outcome
 from knowledge.facts.replies import without_thoughts
@@ -110,7 +109,7 @@ def parse_grade(reply: str) -> Outcome | None:
     return named.pop()
 
 
-def _as_line(key: str, value: Any) -> str:
+def _as_line(key: str, value: object) -> str:
     """Write a field of a JSON object as a judge would say it: "grade: A", "is correct", "never is correct"."""
     if isinstance(value, bool):
         return key if value else f"never {key}"

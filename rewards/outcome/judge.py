@@ -92,30 +92,29 @@ class ModelJudge(ModelService):
     """Ask a chat model for grades."""
 
     async def judge(
-        self, question: str, answer: str, truths: Sequence[str], falsehoods: Sequence[str] = ()
+        self,
+        question: str,
+        answer: str,
+        truths: Sequence[str],
+        falsehoods: Sequence[str] = (),
+        ask: Ask | None = None,
     ) -> Judgement:
-        """Compare the answer with the truths. It is unscorable if the model is out of reach or twice gives no grade.
+        """Compare the answer with the truths, and ask once more if the reply is no grade.
 
-        Raises UserError (exit 4) on a permanent failure.
+        It is unscorable if the model is out of reach or twice gives no grade. ask: how, if not by `complete`. Raises
+        UserError (exit 4) on a permanent failure.
         """
-        return await self._grade(self.client.complete, question, answer, truths, falsehoods)
-
-    def check(self) -> str:
-        asking = self._grade(self.client.check, "What is the capital of France?", "Paris", ["Paris"])
-        outcome, reason = self.client.run_sync(asking)
-        if outcome != "correct":
-            wanted = "it should reply A, B or C, and A to the answer Paris for the capital of France"
-            raise self.useless(f"{wanted}; {reason}")
-        return "it grades a right answer as correct"
-
-    async def _grade(
-        self, ask: Ask, question: str, answer: str, truths: Sequence[str], falsehoods: Sequence[str] = ()
-    ) -> Judgement:
-        """Ask for a grade, and once more if the reply is no grade."""
         nonce = secrets.token_hex(8)
         messages = build_messages(question, answer, truths, nonce, falsehoods)
-        settings = {"max_tokens": self.max_tokens, "prompt_version": PROMPT_VERSION, "nonce": nonce}
-        outcome, replies = await converse(ask, messages, parse_grade, ASK_AGAIN, **settings)
+        outcome, replies = await converse(
+            ask or self.client.complete,
+            messages,
+            parse_grade,
+            ASK_AGAIN,
+            max_tokens=self.max_tokens,
+            prompt_version=PROMPT_VERSION,
+            nonce=nonce,
+        )
         last = replies[-1]
         if last.text is None:
             return None, f"the judge: {last.reason}"
@@ -123,6 +122,15 @@ class ModelJudge(ModelService):
         if outcome is None:
             return None, f"the judge gave no verdict: {', then '.join(shown)}"
         return outcome, f"the judge says {outcome}: {shown[-1]}"
+
+    def check(self) -> str:
+        asking = self.judge("What is the capital of France?", "Paris", ["Paris"], ask=self.client.check)
+        outcome, reason = self.client.run_sync(asking)
+        if outcome != "correct":
+            raise self.useless(
+                f"it should reply A, B or C, and A to the answer Paris for the capital of France; {reason}"
+            )
+        return "it grades a right answer as correct"
 
 
 Judge = OfflineJudge | ModelJudge

@@ -189,9 +189,5 @@ def _is_offered(words: list[str], offered: str) -> bool:
 
 def _parts(text: str) -> list[list[str]]:
     """Return the words between the commas, "or" and the like of a text, without articles."""
-    parts = []
-    for part in _BETWEEN.split(text):
-        words = [word for word in _WORD_OR_SIGN.findall(fold(part)) if word not in _SAY_NOTHING]
-        if words:
-            parts.append(words)
-    return parts
+    parts = map(_WORD_OR_SIGN.findall, map(fold, _BETWEEN.split(text)))
+    return list(filter(None, ([word for word in part if word not in _SAY_NOTHING] for part in parts)))

@@ -20,6 +20,16 @@ def make_run(processes, chat_checkpoint, tmp_path):
     return make
 
 
+@pytest.fixture
+def judged_run(make_run):
+    """Make a run that a server judges; its process needs JUDGED."""
+
+    def make(server, name: str = "run", **keys):
+        return make_run(name, **{"reward_funcs": ["correctness"], **keys}, judge_model="m", judge_base_url=server.url)
+
+    return make
+
+
 @pytest.fixture(scope="session")
 def undisturbed(processes, chat_checkpoint, tmp_path_factory):
     """A finished run of four steps, with all its checkpoints."""

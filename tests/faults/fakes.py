@@ -8,7 +8,6 @@ import re
 import signal
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 
 calls = itertools.count(1)  # of the one reward of a process that counts its groups
@@ -57,25 +56,23 @@ def drawn(prompts, completions, **columns):
 
 
 def not_finite(prompts, completions, **columns):
-    """NaN or Inf for the groups that the environment numbers."""
+    """NaN for the groups that the environment numbers."""
     if str(next(calls)) in os.environ["BAD_GROUPS"].split(","):
-        return [float(os.environ["BAD_VALUE"])] * len(completions)
+        return [float("nan")] * len(completions)
     return early_letters(prompts, completions, **columns)
 
 
 def gauge(prompts, completions, **columns):
     """Writes down what this process holds: resident memory, threads outside of pools, open files and sockets."""
-    with open("/proc/self/status") as file:
-        found = dict(line.split(":", 1) for line in file)
-    files, pooled = [], sum(re.search(r"_\d+$", thread.name) is not None for thread in threading.enumerate())
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # another thread may close one meanwhile
-            files.append(os.readlink(f"/proc/self/fd/{name}"))
+    import psutil
+
+    process = psutil.Process()
+    pooled = sum(re.search(r"_\d+$", thread.name) is not None for thread in threading.enumerate())
     held = {
-        "rss_mb": int(found["VmRSS"].split()[0]) / 1024,
-        "threads": int(found["Threads"]) - pooled,
-        "files": len(files),
-        "sockets": sum(name.startswith("socket") for name in files),
+        "rss_mb": process.memory_info().rss / 2**20,
+        "threads": process.num_threads() - pooled,
+        "files": process.num_fds(),
+        "sockets": sum(one.pid == process.pid for one in psutil.net_connections()),
     }
     with open(os.environ["GAUGE"], "a") as file:
         file.write(json.dumps(held) + "\n")

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import yaml
 from commands import ROOT, run_module
 from making import free_port, read_lines, write_rows
 from safetensors.torch import load_file
@@ -34,22 +35,23 @@ TIMEOUT_S = 1800  # for what comes by itself, also on a slow machine with much t
 QUESTIONS = [
     {"question": f"What is {a} + {b}?", "answer": str(a + b), "title": f"Title {a}"} for a in range(8) for b in range(4)
 ]
-KEYS = {
-    "reward_funcs": ["fakes:early_letters"],
-    "num_generations": 4,
-    "per_device_train_batch_size": 8,
-    "max_completion_length": 8,
-    "lora_r": 4,
-    "learning_rate": 5e-3,
-    "max_steps": 4,
-    "save_steps": 1,
-    "save_total_limit": 2,
-    "lr_scheduler_type": "constant",
-    "beta": 0.01,
-    "report_to": ["none"],
-    "disable_tqdm": True,
-    "full_determinism": True,
-}
+KEYS = yaml.safe_load("""
+    reward_funcs: [fakes:early_letters]
+    num_generations: 4
+    per_device_train_batch_size: 8
+    max_completion_length: 8
+    lora_r: 4
+    learning_rate: 0.005
+    max_steps: 4
+    save_steps: 1
+    save_total_limit: 2
+    lr_scheduler_type: constant
+    beta: 0.01
+    report_to: [none]
+    disable_tqdm: true
+    full_determinism: true
+    """)
+JUDGED = {"OPENAI_API_KEY_JUDGE": "canary-key", "setup": "talkative"}  # of a process that asks a judge
 
 
 class Child:
@@ -109,6 +111,13 @@ class Run:
     def start(self, *overrides: str, **more) -> Child:
         return self.processes.start("grpo.train", self.config, *overrides, **more)
 
+    def start_alone(self, *command: str) -> tuple[subprocess.Popen, Path]:
+        """Start a command on the config file, without the shared parent; and where its stderr goes."""
+        stderr = self.config.with_suffix(".stderr")
+        with open(stderr, "w") as file:
+            options = {"cwd": ROOT, "env": os.environ | SHARED, "stdout": file, "stderr": file}
+            return subprocess.Popen([*command, self.config], **options), stderr
+
     def train(self, *overrides: str, code: int = 0, **more) -> Child:
         """Run to the end, which has this exit code."""
         return self.start(*overrides, **more).ends(code)
@@ -128,12 +137,11 @@ class Run:
         """Run all processes to the end, which has this exit code for each."""
         return [child.ends(code) for child in self.start_ranks(*overrides, **more)]
 
-    def copy(self, folder: Path, name: str = "run") -> "Run":
+    def copy(self, folder: Path) -> "Run":
         """A copy of the run that may be damaged."""
-        shutil.copytree(self.folder, folder / name)
-        config = folder / f"{name}.yaml"
-        config.write_text(self.config.read_text().replace(str(self.folder), str(folder / name)))
-        return Run(self.processes, config, folder / name)
+        copied = Run(self.processes, folder / "run.yaml", shutil.copytree(self.folder, folder / "run"))
+        copied.config.write_text(self.config.read_text().replace(str(self.folder), str(copied.folder)))
+        return copied
 
     @property
     def state(self) -> dict:

@@ -1,11 +1,11 @@
 """Steps that are not finite, and services that end for good."""
 
 import shutil
-from signal import SIGKILL
 
 import pytest
 import torch
 from api_server import ApiServer, fails, says
+from running import JUDGED
 from safetensors.torch import load_file, save_file
 
 
@@ -30,24 +30,21 @@ def test_a_step_that_is_not_finite_is_skipped_whole_and_put_on_record(make_run, 
     assert len(run.rows(2)) == 8
 
 
-@pytest.mark.parametrize(("setup", "dtype", "bad"), [
-    ("bad_gradient", "float32", [2, 3, 5, 6, 7]),
-    *(("bad_logits", dtype, [3, 4, 5]) for dtype in ("float16", "bfloat16", "float32")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("setup", "dtype", "bad"), [("bad_gradient", "float32", [2, 3, 5, 6, 7]), ("bad_logits", "float16", [3, 4, 5])]
+)
 def test_three_such_steps_in_a_row_end_the_run_with_exit_5(make_run, setup, dtype, bad):
     """In float16, too, where no loss scale would help and every update would be skipped until the end."""
     run = make_run(max_steps=9, torch_dtype=dtype, beta=0.0)
     run.train(setup=setup, BAD_STEPS=",".join(map(str, bad)), code=5)
-    assert run.state["exit_code"] == 5
     assert [row["step"] for row in run.lines if row["grad_norm"] is None] == bad
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "1e308"])
-def test_a_reward_that_is_not_finite_is_unscorable_and_no_step_is_lost(make_run, value):
+def test_a_reward_that_is_not_finite_is_unscorable_and_no_step_is_lost(make_run):
     """Of one group in step 2, and of both in step 3, which then has no mean reward."""
     name = "fakes:not_finite"
     run = make_run(reward_funcs=[name], beta=0.0)
-    child = run.train(BAD_GROUPS="3,5,6", BAD_VALUE=value)
+    child = run.train(BAD_GROUPS="3,5,6")
     assert child.stderr.count(f"warning: the reward {name} returned") == 1, child.stderr
     found = run.lines
     assert [row[f"rewards/{name}/unscored_frac"] for row in found] == [0, 0.5, 1, 0]
@@ -58,7 +55,7 @@ def test_a_reward_that_is_not_finite_is_unscorable_and_no_step_is_lost(make_run,
     bad = [row for row in run.rows(2) if row["reward"] is None]
     assert len(bad) == 4
     assert all(row["advantage"] == 0 for row in bad)
-    assert f"the reward returned {float(value)}" in bad[0]["reasons"][name]
+    assert "the reward returned nan" in bad[0]["reasons"][name]
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
@@ -88,29 +85,15 @@ def test_answers_of_a_model_whose_logits_are_not_finite_are_no_result(make_run, 
 
 # --- services ------------------------------------------------------------------------------------------------------
 
-JUDGED = {"OPENAI_API_KEY_JUDGE": "canary-key", "setup": "talkative"}
-
-
-@pytest.fixture
-def judged_run(make_run):
-    """Make a run that a server judges."""
-
-    def make(server, **keys):
-        judge = {"reward_funcs": ["correctness"], "judge_model": "m", "judge_base_url": server.url}
-        return make_run(**judge, **{"save_steps": 0, **keys})
-
-    return make
-
 
 @pytest.mark.parametrize(
-    ("failure", "word"),
-    [(fails(401), "401"), (fails(403), "403"), (fails(404), "404"), (fails(429, code="insufficient_quota"), "quota")],
-    ids=["401", "403", "404", "quota"],
+    ("failure", "word"), [(fails(401), "401"), (fails(429, code="insufficient_quota"), "quota")], ids=["401", "quota"]
 )
 def test_what_only_the_user_can_mend_saves_and_ends_with_exit_4(judged_run, failure, word):
-    """In the third step, after the preflight and 20 good replies; mended, the run goes on from where it was."""
+    """In the third step, after the preflight and 20 good replies; mended, the run goes on from where it was. (What else
+    is like 401: rewards/test_providers.py.)"""
     with ApiServer(*[says("A")] * 5, *[says("B")] * 15, default=failure) as server:
-        run = judged_run(server)
+        run = judged_run(server, save_steps=0)
         child = run.train(code=4, **JUDGED)
     assert word in child.stderr
     assert 1 <= run.saved_step(exit_code=4) < 4
@@ -130,12 +113,15 @@ def good_until_step_1_is_on_record(log):
     return behave
 
 
-def test_an_outage_is_no_reward_and_ends_the_run_after_three_steps(judged_run, tmp_path):
+def test_an_outage_is_no_reward_and_ends_the_run_after_three_steps_unless_it_shall_go_on(judged_run, tmp_path):
     """The service fails for good after step 1: every later row is unscorable with the reason, has advantage 0, and is
-    in no mean."""
+    in no mean. With max_unscored: 1 the run goes on through it."""
     with ApiServer(default=good_until_step_1_is_on_record(tmp_path / "run" / "metrics.jsonl")) as server:
-        run = judged_run(server, max_steps=9, beta=0.0)
+        run = judged_run(server, max_steps=9, save_steps=0, beta=0.0)
         child = run.train(code=4, **JUDGED)
+        assert run.saved_step(exit_code=4) == 4
+        server.script.append(says("A"))  # before the first step
+        run.resume("max_unscored=1", **JUDGED)
     assert "unscored_frac was above 20%" in child.stderr
     rows = [row for step in (2, 3, 4) for row in run.rows(step)]
     assert len(rows) == 24
@@ -143,18 +129,7 @@ def test_an_outage_is_no_reward_and_ends_the_run_after_three_steps(judged_run, t
         assert "400" in row["reasons"]["correctness"]
         assert row["reward"] is None
         assert row["advantage"] == 0
-    assert run.steps == [1, 2, 3, 4]
+    assert run.steps == [*range(1, 10)]
     for row in run.lines[1:]:
         assert row["grad_norm"] == row["advantage_abs_mean"] == 0
         assert not {"reward", "rewards/correctness/mean"} & set(row)
-    assert run.saved_step(exit_code=4) == 4
-
-
-def test_wait_policy(judged_run, tmp_path):
-    """max_unscored: 1 goes on through an outage instead of stopping; what is killed meanwhile resumes."""
-    with ApiServer(default=good_until_step_1_is_on_record(tmp_path / "run" / "metrics.jsonl")) as server:
-        run = judged_run(server, max_steps=6, max_unscored=1.0, save_steps=1)
-        run.train(FAILPOINT="step-graded:5", code=-SIGKILL, **JUDGED)
-        server.default = says("A")
-        run.resume(**JUDGED)
-    assert run.state["step"] == 6

@@ -3,27 +3,26 @@
 from signal import SIGKILL, SIGTERM
 
 import pytest
+import yaml
 from chat_templates import write_calling_checkpoint
 from making import read_lines, write_tool_checkpoint
 
 CALL = '<tool_call>\n{"name": "pay", "arguments": {"amount": 2}}\n</tool_call>'
-KEYS = {
-    "tags": {
-        "tools": ["fakes:search", "fakes:shout"],
-        "reward_funcs": ["fakes:mixed", "tool_cost"],
-        "reward_weights": [1, 0.3],
-        "max_completion_length": 50,
-        "max_tool_result_tokens": 6,
-        "max_tool_calls": 2,
-    },
-    "environment": {
-        "environment": "fakes:Till",
-        "reward_funcs": ["fakes:Till", "fakes:mixed"],
-        "max_prompt_length": 1500,
-        "max_completion_length": 120,
-        "max_tool_result_tokens": 12,
-    },
-}
+KEYS = yaml.safe_load("""
+    tags:
+        tools: [fakes:search, fakes:shout]
+        reward_funcs: [fakes:mixed, tool_cost]
+        reward_weights: [1, 0.3]
+        max_completion_length: 50
+        max_tool_result_tokens: 6
+        max_tool_calls: 2
+    environment:
+        environment: fakes:Till
+        reward_funcs: [fakes:Till, fakes:mixed]
+        max_prompt_length: 1500
+        max_completion_length: 120
+        max_tool_result_tokens: 12
+    """)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ def base(tmp_path):
 def train(make_run, base):
     """Train nine steps with these services, to the end with this exit code; give the run and its process."""
 
-    def run_to_end(judge, decomposer, batch_size: int, code: int):
+    def run_to_end(judge, decomposer, batch_size, code):
         services = {
             "judge_model": "m",
             "judge_base_url": judge.url,
@@ -59,7 +59,7 @@ def test_a_decomposer_that_few_completions_need_ends_the_run_after_three_steps(t
 
 
 def test_a_knowledge_base_that_is_damaged_in_mid_run_ends_it_with_exit_3(train, tmp_path, base):
-    def flip_a_byte() -> None:
+    def flip_a_byte():
         whole = bytearray(base.read_bytes())
         place = whole.rindex(b"Title 7 is a town in France")
         whole[place + 20] ^= 1

@@ -36,8 +36,7 @@ def test_a_full_disk_during_a_save(make_run, undisturbed, part):
         assert word in full.stderr
     assert sorted(run.folder.iterdir()) == before
     assert not checkpoint.problem_with(run.checkpoint(1))
-    assert run.state["exit_code"] == 6
-    assert run.state["last_checkpoint"] == "checkpoint-1"
+    assert run.state | {"exit_code": 6, "last_checkpoint": "checkpoint-1"} == run.state
     run.resume()
     assert run.equals(undisturbed)
     if part == "tokenizer.json":
@@ -47,7 +46,7 @@ def test_a_full_disk_during_a_save(make_run, undisturbed, part):
 
 
 def test_a_full_disk_under_the_logs_warns_once_and_training_goes_on(make_run, undisturbed):
-    """metrics.jsonl, debug.log, completions/ and TensorBoard are all full; every step is trained."""
+    """metrics.jsonl, debug.log, completions/, TensorBoard and run_state.json are all full; every step is trained."""
     run = make_run(report_to=["tensorboard"], save_steps=0)
     run.train("max_steps=1")
     for name in ("metrics.jsonl", "debug.log"):
@@ -56,11 +55,11 @@ def test_a_full_disk_under_the_logs_warns_once_and_training_goes_on(make_run, un
     size = (run.folder / "debug.log").stat().st_size
     shutil.rmtree(run.folder / "completions")
     (run.folder / "completions").write_text("a file is in the way")
+    (run.folder / "run_state.json.tmp").mkdir()  # so that it cannot be written
     child = run.resume(setup="full_logs", limit_bytes=20_000_000)
-    assert run.state["step"] == 4
     assert (run.folder / "debug.log").stat().st_size == size
     warnings = [line for line in child.stderr.splitlines() if line.startswith("warning:")]
-    for name in ("metrics.jsonl", "debug.log", "completions/", "tensorboard"):
+    for name in ("metrics.jsonl", "debug.log", "completions/", "tensorboard", "run_state.json"):
         assert sum(name in line for line in warnings) == 1, (name, child.stderr)
     assert "Traceback" not in child.stderr
     assert run.equals(undisturbed)
@@ -76,18 +75,10 @@ def test_a_full_disk_under_what_is_printed(make_run, name, code):
     assert (run.folder / "final").exists()
 
 
-def test_a_full_disk_under_run_state_does_not_stop_training(make_run):
-    run = make_run(save_steps=0)
-    (run.folder / "run_state.json.tmp").mkdir(parents=True)  # cannot be written
-    child = run.resume()
-    assert (run.folder / "final").exists()
-    assert child.stderr.count("warning: writing to run_state.json") == 1
-
-
 # --- damaged checkpoints -------------------------------------------------------------------------------------------
 
 
-def damages(rng: random.Random, data: bytes):
+def damages(rng, data):
     """Damaged bytes: 20 truncations, 20 flipped bits, 5 zeroed tails."""
     for number in range(20):
         yield data[: len(data) * number // 20]
@@ -153,13 +144,9 @@ def test_a_foreign_checkpoint_with_a_manifest_that_fits_is_an_error_and_not_a_cr
     code, spoil = FOREIGN[kind]
     folder = copy.checkpoint(4)
     spoil(folder)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["files"] = {
-        path.name: {"bytes": path.stat().st_size, "sha256": folders.sha256(path)}
-        for path in folder.iterdir()
-        if path.name != "manifest.json"
-    }
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    about = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").unlink()
+    folders._write_manifest(folder, about)
     assert not folders.problem_with(folder)
     child = copy.resume(code=code)
     assert "checkpoint-4" in child.stderr
@@ -180,17 +167,14 @@ def test_a_manifest_cannot_name_files_elsewhere(copy, name):
 
 def write_other_weights(folder, model):
     path = model / "model.safetensors"
-    tensors = {name: value * 1.5 if "norm" in name else value for name, value in load_file(path).items()}
-    save_file(tensors, path, {"format": "pt"})
+    save_file({name: value * 1.5 for name, value in load_file(path).items()}, path, {"format": "pt"})
 
 
 OTHER_TEMPLATE = TEMPLATE.replace("assistant", "helper")
 CHANGED_INPUTS = {
     "base_weights": write_other_weights,
     "chat_template": lambda folder, model: (model / "chat_template.jinja").write_text(OTHER_TEMPLATE),
-    "dataset": lambda folder, model: write_rows(
-        folder / "questions.jsonl", [{**row, "answer": "y"} for row in QUESTIONS]
-    ),
+    "dataset": lambda folder, model: write_rows(folder / "questions.jsonl", QUESTIONS[::-1]),
     "reward_funcs": lambda folder, model: (folder / "mine.py").write_text(REWARD.replace("150", "140")),
 }
 REWARD = "def few(completion_ids, **columns):\n    return [sum(i < 150 for i in ids) / 9 for ids in completion_ids]\n"

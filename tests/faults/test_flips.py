@@ -16,7 +16,7 @@ def trained(request, processes, chat_checkpoint, tmp_path_factory):
     return run, CHANGED[request.param]
 
 
-def refused(child) -> str:
+def refused(child):
     """The message of a command that does not take the folder."""
     assert child.wait() == 6, child.stderr
     assert "is damaged, or was changed" in child.stderr and "Traceback" not in child.stderr

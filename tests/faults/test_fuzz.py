@@ -16,6 +16,12 @@ from grpo.config.options import TrainConfig
 from grpo.data.rows import fingerprint, read_rows
 from knowledge.source import Document, Skip, read_source
 from knowledge.store.base import KnowledgeBase
+from knowledge.store.tokens import tokens
+
+
+def as_json(value):
+    return to_bytes(json.dumps(value, ensure_ascii=False))
+
 
 # --- the configuration ---------------------------------------------------------------------------------------------
 
@@ -28,14 +34,14 @@ configs = st.one_of(
     damaged(CONFIG),
     st.binary(max_size=200),
     texts.map(to_bytes),
-    st.dictionaries(keys, json_values, max_size=6).map(lambda found: to_bytes(json.dumps(found, ensure_ascii=False))),
+    st.dictionaries(keys, json_values, max_size=6).map(as_json),
     st.lists(st.tuples(keys, texts), max_size=6).map(
         lambda pairs: CONFIG + to_bytes("".join(f"{k}: {v}\n" for k, v in pairs))
     ),
 )
 
 
-def read_config(tmp, data: bytes) -> None:
+def read_config(tmp, data):
     (tmp / "c.yaml").write_bytes(data)
     refuses_or(lambda: load_config(tmp / "c.yaml"), {2})
 
@@ -76,8 +82,6 @@ def base(tmp):
 def test_knowledge_query_builder(base, query, title):
     """Never an error; never another meaning: what is found shares a token with the query, and the titles are the ones
     asked for."""
-    from knowledge.store.tokens import tokens
-
     found = base.search(query, k=3)
     assert all(set(tokens(query)) & set(tokens(f"{passage.title} {passage.text}")) for passage in found)
     assert base.lookup(title).how in ("exact", "parts", "search", "missing")
@@ -85,38 +89,31 @@ def test_knowledge_query_builder(base, query, title):
     assert base.lookup("Alex").how == "exact"  # nothing was dropped
 
 
-def as_lines(rows) -> bytes:
-    return b"\n".join(to_bytes(json.dumps(row, ensure_ascii=False)) for row in rows)
+def files(*good, rows):
+    """Strategy: a good file that is damaged, any bytes, any text, or such rows as an array or as lines."""
+    several = st.lists(rows, max_size=3)
+    lines = several.map(lambda found: b"\n".join(map(as_json, found)))
+    return st.one_of(*map(damaged, good), st.binary(max_size=100), texts.map(to_bytes), several.map(as_json), lines)
 
 
 SOURCE = b'{"title": "Alex", "text": "Born in 1962."}\r\n{"title": "B", "text": ["a", "b"]}\n'
 ARRAY = b'[{"title": "Alex", "text": "x"},\n {"title": "B", "text": "y"}]'
 
 
-def fuzz_source(tmp, data: bytes) -> None:
+def fuzz_source(tmp, data):
     (tmp / "source").write_bytes(data)
     found = refuses_or(lambda: list(read_source(tmp / "source")), {3})
     for row in found or []:
-        assert isinstance(row, (Document, Skip))
         assert row.number >= 1
         if isinstance(row, Document):
-            assert row.title.strip()
-            assert "\0" not in row.title + row.text
+            assert row.title.strip() and "\0" not in row.title + row.text
             (row.title + row.text).encode()
         else:
-            assert row.reason
+            assert isinstance(row, Skip) and row.reason
 
 
 @quick
-@given(
-    data=st.one_of(
-        damaged(SOURCE),
-        damaged(ARRAY),
-        st.binary(max_size=100),
-        st.lists(json_values, max_size=3).map(lambda v: to_bytes(json.dumps(v))),
-        st.lists(json_values, max_size=3).map(as_lines),
-    )
-)
+@given(data=files(SOURCE, ARRAY, rows=json_values))
 def test_knowledge_source_reader(tmp, data):
     fuzz_source(tmp, data)
 
@@ -127,7 +124,7 @@ DATA = b'{"question": "What is 1 + 1?", "answer": "2"}\n{"question": "And 2 + 2?
 TABLE = b'question,answer,title\nWhat?,2,"a ""b"", c"\nWho?,me,x\n'
 
 
-def read_data(tmp, data: bytes) -> None:
+def read_data(tmp, data):
     (tmp / "data").write_bytes(data)
     rows = refuses_or(lambda: read_rows(tmp / "data"), {3})
     for row in rows or []:
@@ -141,17 +138,7 @@ records = st.dictionaries(st.one_of(st.sampled_from(["question", "answer", "titl
 
 
 @quick
-@given(
-    data=st.one_of(
-        damaged(DATA),
-        damaged(TABLE),
-        damaged(b"[" + DATA.replace(b"\n", b",", 1) + b"]"),
-        st.binary(max_size=100),
-        texts.map(to_bytes),
-        st.lists(records, max_size=3).map(lambda v: to_bytes(json.dumps(v, ensure_ascii=False))),
-        st.lists(records, max_size=3).map(as_lines),
-    )
-)
+@given(data=files(DATA, TABLE, b"[" + DATA.replace(b"\n", b",", 1) + b"]", rows=records))
 def test_data_set_reader(tmp, data):
     read_data(tmp, data)
 

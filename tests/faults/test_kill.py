@@ -6,10 +6,12 @@ from signal import SIGKILL
 import pytest
 from api_server import ApiServer, says
 from commands import source_files
-from making import write_rows
+from making import build_base, write_rows
+from running import JUDGED
 
 from grpo.run import checkpoint
 from grpo.run.run_dir import RunDir
+from knowledge.store.base import KnowledgeBase
 
 KILLS = """
     step-sampled:3 step-graded:2 step-updated:3 log-append:1 log-append:3 log-appended:2 save-begun:1 save-begun:3
@@ -52,27 +54,25 @@ def test_every_failpoint_of_the_program_is_killed_at():
     assert places <= set(re.findall(r"[\"\s]([\w-]+):\d", tests))
 
 
-def candidate(request) -> str:
+def candidate(request):
     """The answer that is graded, which stands in the last fence."""
     return request.text.split("<candidate")[1].split("\n")[1]
 
 
 @pytest.mark.parametrize(("place", "num_kept"), [("cache-write:3", 2), ("cache-written:7", 7)])
-def test_a_cache_killed_while_it_is_written_is_sound_and_pays_for_nothing_twice(make_run, tmp_path, place, num_kept):
-    def grade(request) -> str:
+def test_a_cache_killed_while_it_is_written_is_sound_and_pays_for_nothing_twice(judged_run, tmp_path, place, num_kept):
+    def grade(request):
         is_preflight = "the capital of France" in request.text
         return "A" if is_preflight else "ABC"[len(request.text) % 3]
 
-    keys = {"reward_funcs": ["correctness"], "judge_model": "m", "max_steps": 2}
-    environment = {"OPENAI_API_KEY_JUDGE": "canary-key", "setup": "talkative"}
     with ApiServer(default=says(grade)) as server:
-        keys["judge_base_url"] = server.url
-        run, whole = make_run(**keys, api_cache=str(tmp_path / "cache.db")), make_run("whole", **keys)
-        run.train(FAILPOINT=place, code=-SIGKILL, **environment)
+        run = judged_run(server, max_steps=2, api_cache=str(tmp_path / "cache.db"))
+        run.train(FAILPOINT=place, code=-SIGKILL, **JUDGED)
         before = {candidate(request) for request in server.requests}
-        run.resume(**environment)
+        run.resume(**JUDGED)
         asked = [candidate(request) for request in server.requests]
-        whole.train(**environment)
+        whole = judged_run(server, "whole", max_steps=2)
+        whole.train(**JUDGED)
     again = [text for text in before if asked.count(text) > 1]
     assert len(before) >= 3
     assert len(again) <= len(before) - num_kept + 1  # + the preflight's own question
@@ -81,22 +81,14 @@ def test_a_cache_killed_while_it_is_written_is_sound_and_pays_for_nothing_twice(
 
 @pytest.mark.parametrize("place", ["build-rows:50", "build-filled:1", "build-compacted:1", "build-renamed:1"])
 def test_a_killed_knowledge_build_leaves_the_old_file_or_the_whole_new_one(processes, tmp_path, place):
-    from knowledge.store.base import KnowledgeBase
-
-    out = tmp_path / "out.db"
     documents = [{"title": f"Title {n}", "text": f"Text number {n}."} for n in range(100)]
-    source = write_rows(tmp_path / "source.jsonl", documents)
-    earlier = write_rows(tmp_path / "earlier.jsonl", documents[:2])
-    processes.start("knowledge.build", earlier, out).ends(0)
-    old = out.read_bytes()
+    source, out = write_rows(tmp_path / "source.jsonl", documents), build_base(tmp_path, {"Title 0": "Text"})
+    old, before = out.read_bytes(), {*tmp_path.iterdir()}
     processes.start("knowledge.build", source, out, FAILPOINT=place).ends(-SIGKILL)
-    if place.startswith("build-renamed"):
-        with KnowledgeBase(out) as base:
-            assert base.lookup("Title 99").how == "exact"
-    else:
-        assert out.read_bytes() == old
-    (left,) = {*tmp_path.iterdir()} - {out, source, earlier}  # a folder that says what it is
-    assert left.name.startswith("out.db.unfinished-")
-    processes.start("knowledge.build", source, out).ends(0)
+    assert (out.read_bytes() == old) != place.startswith("build-renamed")
+    (left,) = {*tmp_path.iterdir()} - before  # a folder that says what it is
+    assert left.name.startswith("base.db.unfinished-")
+    if out.read_bytes() == old:
+        processes.start("knowledge.build", source, out).ends(0)
     with KnowledgeBase(out) as base:
         assert base.lookup("Title 99").how == "exact"

@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from commands import python
 from making import free_port
 from running import SHARED, TIMEOUT_S
 
@@ -26,7 +27,7 @@ def views(tmp_path):
     return [path / "run" for path in paths]
 
 
-def run_agents(config, views, folder, max_restarts: int, **environment) -> list[str]:
+def run_agents(config, views, folder, max_restarts, **environment):
     """Run one torchrun per machine, with one process each, that find each other by a c10d rendezvous. Return what each
     has said; both end well."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
@@ -73,9 +74,7 @@ def test_two_machines_train_what_one_process_trains_though_a_rank_is_killed(make
 def test_a_rank_ends_without_pythons_own_end(end, code, out, error):
     """There a thread of gloo that still holds a tensor may abort the process; os.abort stands for it."""
     set_up = "import atexit, os\nfrom grpo.base.errors import UserError, run_main\natexit.register(os.abort)"
-    command = [sys.executable, "-c", f"{set_up}\ndef main(argv): {end}\nrun_main(main)"]
-    environment = os.environ | SHARED | {"WORLD_SIZE": "2"}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    ended = python("-c", f"{set_up}\ndef main(argv): {end}\nrun_main(main)", **SHARED, WORLD_SIZE="2")
     assert (ended.returncode, ended.stdout) == (code, out)
     assert ended.stderr.startswith(error)
 

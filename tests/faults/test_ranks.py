@@ -1,17 +1,15 @@
 """Two processes on this machine: the same training as one, one end for both, and no waiting for the dead."""
 
 import json
-import os
 import re
-import subprocess
 import sys
-import time
 from signal import SIGKILL, SIGTERM
 
 import pytest
 import torch
+from asking import until
 from making import build_base, free_port
-from running import SHARED, TIMEOUT_S
+from running import TIMEOUT_S
 from safetensors.torch import load_file
 
 METRICS = ("loss", "grad_norm", "reward", "reward_std", "entropy", "kl", "num_tokens", "completions/mean_length")
@@ -150,17 +148,12 @@ def test_a_gradient_that_is_not_finite_on_one_rank_is_skipped_on_both(make_run):
     assert torch.equal(before, after)
 
 
-def test_torchrun_ends_all_ranks_on_sigterm(make_run, tmp_path):
+def test_torchrun_ends_all_ranks_on_sigterm(make_run):
     """The real launcher."""
     run = make_run(max_steps=100_000, save_steps=0)
     launcher = "-m torch.distributed.run --nproc-per-node 2 --master-addr 127.0.0.1 --master-port"
-    command = [sys.executable, *launcher.split(), free_port(), "-m", "grpo.train", run.config]
-    with open(tmp_path / "stderr", "w") as stderr:
-        child = subprocess.Popen(command, env=os.environ | SHARED, stdout=stderr, stderr=stderr)
-    deadline = time.monotonic() + TIMEOUT_S
-    while not run.lines:
-        assert child.poll() is None and time.monotonic() < deadline, (tmp_path / "stderr").read_text()[-2000:]
-        time.sleep(0.1)
+    child, stderr = run.start_alone(sys.executable, *launcher.split(), free_port(), "-m", "grpo.train")
+    assert until(lambda: run.lines or child.poll() is not None) and run.lines, stderr.read_text()[-2000:]
     child.terminate()
     assert child.wait(TIMEOUT_S) != 0
     assert run.saved_step(exit_code=143) > 0

@@ -6,12 +6,12 @@ import os
 import pickle
 import re
 import shutil
-from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 import pytest
 import torch
 from api_server import ApiServer, fails, says
+from cells import cells
 from making import TEMPLATE, load, refused, write_chat_checkpoint
 
 from grpo.base.errors import UserError, escape, is_secret_name, redact
@@ -32,26 +32,10 @@ CANARIES = {
 }
 
 
-def leaks(child, folder: Path) -> list[str]:
+def leaks(child, folder):
     """Where a canary was found: every file, stdout and stderr."""
     found = [name for name in ("stdout", "stderr") if "canary-" in getattr(child, name)]
     return found + [str(path) for path in folder.rglob("*") if path.is_file() and b"canary-" in path.read_bytes()]
-
-
-def test_no_output_of_a_run_holds_a_key(make_run, tmp_path):
-    """A whole run with TensorBoard, a cache and completions; the judge repeats its key in every failure."""
-    echo = fails(400, message=f"bad request with {CANARIES['OPENAI_API_KEY_JUDGE']} and {CANARIES['HF_TOKEN']}")
-    keys = {"reward_funcs": ["correctness"], "judge_model": "m", "max_unscored": 1.0, "report_to": ["tensorboard"]}
-    keys |= {"api_cache": str(tmp_path / "run" / "cache.db"), "num_completions_to_print": 4}
-    graded = says(lambda request: "AB"[len(request.text) % 2])
-    with ApiServer(*[says("A"), says("B"), echo] * 4, default=graded) as server:
-        run = make_run(judge_base_url=server.url, **keys)
-        child = run.resume(setup="talkative", **CANARIES)
-        sent = {request.headers["authorization"] for request in server.requests}
-    assert sent == {"Bearer canary-judge-7c1e"}
-    assert leaks(child, tmp_path) == []
-    assert "400" in "".join(path.read_text() for path in (run.folder / "completions").iterdir())
-    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) > 25
 
 
 def test_no_half_of_a_key_is_left_where_a_long_reply_is_cut(monkeypatch):
@@ -84,9 +68,10 @@ def test_a_secret_does_not_get_into_the_configuration(make_run, tmp_path):
     assert leaks(run.train(code=2), run.folder) == []
 
 
-def test_values_of_variables_that_the_configuration_names_are_secrets_whatever_their_name(make_run, tmp_path):
-    """In system_prompt, which is in every prompt, in run_name, and as the judge's key; the last has the value of
-    another one as its beginning. What was written in the file stays in config.resolved.yaml, and the run resumes."""
+def test_no_output_of_a_run_holds_a_key_or_the_value_of_a_variable_that_the_configuration_names(make_run, tmp_path):
+    """A whole run with TensorBoard, a cache and completions. Variables, whatever their names, are in system_prompt,
+    which is in every prompt, in run_name, and the judge's key, which it repeats in every failure; its value begins with
+    that of another one. What was written in the file stays in config.resolved.yaml, and the run resumes."""
     named = {
         "A_PLAIN_NAME": 'canary-plain "4b6f"\\',
         "TEAM": "canary-team-aa10",
@@ -101,23 +86,27 @@ def test_values_of_variables_that_the_configuration_names_are_secrets_whatever_t
         "max_unscored": 1.0,
         "report_to": ["tensorboard"],
         "num_completions_to_print": 4,
+        "api_cache": str(tmp_path / "cache.db"),
     }
-    with ApiServer(default=fails(400, message=f"no {named['JUDGES_LOGIN']}")) as server:
-        child = make_run("refused", judge_base_url=server.url, **keys).train(setup="talkative", **named, code=3)
+    echo = fails(400, message=f"bad request with {named['JUDGES_LOGIN']} and {CANARIES['HF_TOKEN']}")
+    named |= CANARIES | {"setup": "talkative"}
+    with ApiServer(default=echo) as server:
+        child = make_run("refused", judge_base_url=server.url, **keys).train(**named, code=3)
     assert leaks(child, tmp_path) == []
     assert "-and-more" not in child.stderr
-    with ApiServer(default=says("A")) as server:
+    with ApiServer(*[says("A"), says("B"), echo] * 4) as server:
         run = make_run(judge_base_url=server.url, **keys)
-        child = run.train("max_steps=2", setup="talkative", **named)
+        child = run.train("max_steps=2", **named)
         assert leaks(child, tmp_path) == []
         assert {request.headers["authorization"] for request in server.requests} == {f"Bearer {named['JUDGES_LOGIN']}"}
+        assert "400" in "".join(path.read_text() for path in (run.folder / "completions").iterdir())
+        assert len([path for path in tmp_path.rglob("*") if path.is_file()]) > 25
         resolved = (run.folder / "config.resolved.yaml").read_text()
         assert "You are ${A_PLAIN_NAME}." in resolved
         assert "run_name: ${TEAM}" in resolved
-        run.resume(setup="talkative", **named)
+        run.resume(**named)
         assert run.steps[-1] == 4
-        other = {**named, "A_PLAIN_NAME": "canary-other-value"}
-        changed = run.resume("max_steps=6", setup="talkative", **other, code=2)
+        changed = run.resume("max_steps=6", **{**named, "A_PLAIN_NAME": "canary-other-value"}, code=2)
     assert "system_prompt" in changed.stderr
     assert leaks(changed, tmp_path) == []
 
@@ -167,22 +156,22 @@ def model(tmp_path, monkeypatch):
     return tmp_path / "model"
 
 
-def index_of(folder: Path, content) -> None:
+def index_of(folder, content):
     shutil.move(folder / "model.safetensors", folder / "model-1.safetensors")
     (folder / "model.safetensors.index.json").write_text(content if isinstance(content, str) else json.dumps(content))
 
 
-def header_of(folder: Path, header: bytes, size: int | None = None) -> None:
+def header_of(folder, header, size=None):
     length = (size or len(header)).to_bytes(8, "little")
     (folder / "model.safetensors").write_bytes(length + header)
 
 
-def only_a_pickle(folder: Path) -> None:
+def only_a_pickle(folder):
     torch.save(Trap(), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
 
 
-def sized_by_text(folder: Path) -> None:
+def sized_by_text(folder):
     text = (folder / "config.json").read_text()
     (folder / "config.json").write_text(text.replace('"hidden_size": 32', '"hidden_size": "big"'))
 
@@ -209,28 +198,25 @@ def test_a_checkpoint_that_is_a_trap_is_refused_and_nothing_runs(model, name, tm
     assert not (tmp_path / "pwned").exists()
 
 
-IMPOSSIBLE = [
-    *({name: value} for name, value in (("hidden_size", -32), ("vocab_size", 32.5), ("num_hidden_layers", "9"))),
-    *({name: 10**15} for name in ("hidden_size", "vocab_size", "intermediate_size", "num_hidden_layers", "head_dim")),
-    *({"num_attention_heads": value} for value in (0, 3, None)),
-    {"num_hidden_layers": 10**15, "layer_types": None},
-    {"num_key_value_heads": 3},
-    {"head_dim": 7},
-    *({"rms_norm_eps": value} for value in ("x", float("nan"), -1.0)),
-    *({"max_position_embeddings": value} for value in (0, 10**15)),
-    *({"rope_parameters": {"rope_type": "default", "rope_theta": value}} for value in (0, "x", float("nan"))),
-    {"rope_parameters": [1]},
-    {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 0}},
-    {"tie_word_embeddings": "maybe"},
-    {"mlp_bias": [1]},
-]
+IMPOSSIBLE = cells("""
+    "hidden_size": -32 ¦ "vocab_size": 32.5 ¦ "num_hidden_layers": "9" ¦ "head_dim": 7 ¦ "num_key_value_heads": 3
+    "hidden_size": 1000000000000000 ¦ "vocab_size": 1000000000000000 ¦ "intermediate_size": 1000000000000000
+    "num_hidden_layers": 1000000000000000 ¦ "num_hidden_layers": 1000000000000000, "layer_types": null
+    "head_dim": 1000000000000000 ¦ "max_position_embeddings": 1000000000000000 ¦ "max_position_embeddings": 0
+    "num_attention_heads": 0 ¦ "num_attention_heads": 3 ¦ "num_attention_heads": null
+    "rms_norm_eps": "x" ¦ "rms_norm_eps": NaN ¦ "rms_norm_eps": -1.0 ¦ "tie_word_embeddings": "maybe" ¦ "mlp_bias": [1]
+    "rope_parameters": {"rope_type": "default", "rope_theta": 0} ¦ "rope_parameters": [1]
+    "rope_parameters": {"rope_type": "default", "rope_theta": "x"}
+    "rope_parameters": {"rope_type": "default", "rope_theta": NaN}
+    "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 0}
+    """)
 
 
-@pytest.mark.parametrize("change", IMPOSSIBLE, ids=str)
+@pytest.mark.parametrize("change", IMPOSSIBLE)
 def test_a_config_of_impossible_numbers_is_refused_at_once(model, change):
     """Before anything is allocated: a billion layers would take an hour, and a size of -1 an internal error."""
     path = model / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | json.loads(f"{{{change}}}")))
     refused(lambda: load(model), str(model))
 
 

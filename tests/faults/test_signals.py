@@ -6,20 +6,21 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 from api_server import ApiServer, hangs, says
-from running import ROOT, SHARED, TIMEOUT_S
+from asking import until
+from making import refused
+from running import JUDGED, ROOT, TIMEOUT_S
 
-from grpo.base.errors import UserError
+from grpo.base.errors import BUSY
 from grpo.run import checkpoint
 from grpo.run.run_dir import RunDir
 
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129}
 
 
-def stop(child, number: int, condition) -> None:
+def stop(child, number, condition):
     """Send a signal once something is so; the run ends with the signal's exit code."""
     child.until(condition)
     child.signal(number)
@@ -50,12 +51,11 @@ def test_a_run_that_is_stopped_is_saved_and_resumed(make_run, undisturbed, tmp_p
 
 @pytest.mark.parametrize("number", CODES, ids=str)
 @pytest.mark.parametrize(("num_replies", "step"), [(17, 2), (0, None)], ids=["training", "preflight"])
-def test_during_a_judge_call_that_hangs(make_run, number, num_replies, step):
+def test_during_a_judge_call_that_hangs(judged_run, number, num_replies, step):
     """In the third step; or while the judge is asked whether it works, when there is nothing to save."""
     with ApiServer(*[says("A")] * num_replies, default=hangs) as server:
-        judge = {"judge_model": "m", "judge_base_url": server.url}
-        run = make_run(reward_funcs=["correctness"], save_steps=0, **judge)
-        child = run.start(setup="talkative", OPENAI_API_KEY_JUDGE="canary-key")
+        run = judged_run(server, save_steps=0)
+        child = run.start(**JUDGED)
         stop(child, number, lambda: len(server.requests) > num_replies + 3 * bool(num_replies))
     found = checkpoint.checkpoints(run.folder)
     assert found == ([run.checkpoint(step)] if step else [])
@@ -83,26 +83,18 @@ def test_a_second_sigint_does_not_wait_for_the_save(make_run, undisturbed):
     assert run.equals(undisturbed)
 
 
-def test_the_command_itself_ignores_sighup_under_nohup_and_stops_on_sigterm(make_run, tmp_path):
+def test_the_command_itself_ignores_sighup_under_nohup_and_stops_on_sigterm(make_run):
     """The true command, without the shared parent."""
     run = make_run(max_steps=100_000, save_steps=0)
-
-    def wait_for(num_steps: int) -> None:
-        while child.poll() is None and len(run.lines) < num_steps:
-            time.sleep(0.05)
-
-    with open(tmp_path / "stderr", "w+") as stderr:
-        command = ["nohup", sys.executable, "-m", "grpo.train", run.config]
-        pipes = {"stdout": subprocess.DEVNULL, "stderr": stderr}
-        child = subprocess.Popen(command, cwd=ROOT, env=os.environ | SHARED, **pipes)
-        wait_for(1)
-        child.send_signal(signal.SIGHUP)
-        wait_for(len(run.lines) + 3)
-        child.terminate()
-        assert child.wait(TIMEOUT_S) == 143, (tmp_path / "stderr").read_text()
+    child, stderr = run.start_alone("nohup", sys.executable, "-m", "grpo.train")
+    until(lambda: run.lines or child.poll() is not None)
+    child.send_signal(signal.SIGHUP)
+    step = len(run.lines) + 3
+    until(lambda: len(run.lines) >= step or child.poll() is not None)
+    child.terminate()
+    assert child.wait(TIMEOUT_S) == 143, stderr.read_text()
     assert run.saved_step(exit_code=143) > 3
-    again = f"continue with python -m grpo.train {run.config} resume_from_checkpoint=true"
-    assert again in (tmp_path / "stderr").read_text()
+    assert f"continue with python -m grpo.train {run.config} resume_from_checkpoint=true" in stderr.read_text()
 
 
 # --- two runs in one directory -------------------------------------------------------------------------------------
@@ -119,7 +111,7 @@ def test_the_second_run_in_a_directory_is_told_who_has_it(make_run):
     assert run.state["pid"] == first.pid
     assert first.is_running()
     first.signal(signal.SIGKILL)
-    first.wait()
+    first.ends(-signal.SIGKILL)
     assert run.start("resume_from_checkpoint=true", "max_steps=1").wait() in (0, 2)
 
 
@@ -147,8 +139,7 @@ def test_a_child_does_not_inherit_the_lock(tmp_path):
     parent = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     child = int(parent.stdout.readline())
     try:
-        with pytest.raises(UserError):
-            RunDir(tmp_path / "run", resume=True, overwrite=False)
+        refused(lambda: RunDir(tmp_path / "run", resume=True, overwrite=False), exit_code=BUSY)
         parent.kill()
         parent.wait()
         os.kill(child, 0)  # it lives

@@ -11,6 +11,7 @@ from signal import SIGKILL
 import pytest
 from api_server import ApiServer, dies_midway, drips, fails, hangs, resets, says, sends
 from making import read_lines
+from running import JUDGED
 
 PASSING = {
     "429": fails(429, code="rate_limit"),
@@ -40,12 +41,12 @@ class Replayable(ApiServer):
     """Each text has its fate: a grade, a failure at its first try, or a failure that lasts. one_in: of how many texts
     one fails."""
 
-    def __init__(self, one_in: int, slow: bool):
+    def __init__(self, one_in, slow):
         super().__init__(default=self.reply)
         self.one_in, self.seen, self.kinds = one_in, set(), Counter()
         self.fates = [kind for kind in KINDS if slow or kind not in ("hang", "drip")]
 
-    async def reply(self, server, request, writer) -> None:
+    async def reply(self, server, request, writer):
         text = request.body["messages"][1]["content"]
         candidate = text.split("<candidate")[1].split("\n")[1]
         number = int.from_bytes(hashlib.sha256(candidate.encode()).digest()[:6], "big")
@@ -59,18 +60,17 @@ class Replayable(ApiServer):
             await says("ABC"[number // 7 % 3] if candidate != '"Paris"' else "A")(server, request, writer)
 
 
-def soak(make_run, tmp_path, steps: int, save_steps: int, one_in: int, kills: list[str], slow: bool):
+def soak(judged_run, tmp_path, steps, save_steps, one_in, kills, slow):
     """One undisturbed run, and one that is killed. Return the first; the failures that it saw; and what its process
     held at each group."""
     runs, kinds = [], []
     for name, api_cache in (("whole", None), ("parts", str(tmp_path / "cache.db"))):
         with Replayable(one_in, slow) as server:
-            run = make_run(
+            run = judged_run(
+                server,
                 name,
                 reward_funcs=["correctness", "fakes:gauge"],
                 reward_weights=[1.0, 0.0],
-                judge_model="m",
-                judge_base_url=server.url,
                 api_cache=api_cache,
                 api_deadline_s=6.0 if slow else 60.0,
                 max_unscored=1.0,
@@ -78,11 +78,7 @@ def soak(make_run, tmp_path, steps: int, save_steps: int, one_in: int, kills: li
                 max_steps=steps,
                 save_steps=save_steps,
             )
-            more = {
-                "OPENAI_API_KEY_JUDGE": "canary-key",
-                "setup": "talkative",
-                "GAUGE": str(tmp_path / f"{name}.gauge"),
-            }
+            more = JUDGED | {"GAUGE": str(tmp_path / f"{name}.gauge")}
             for place in kills if name == "parts" else []:
                 run.resume(FAILPOINT=place, code=-SIGKILL, **more)
             run.resume(**more)
@@ -96,7 +92,7 @@ def soak(make_run, tmp_path, steps: int, save_steps: int, one_in: int, kills: li
     return whole, kinds[0], read_lines(tmp_path / "whole.gauge")
 
 
-def no_row_was_paid_for_an_outage(run) -> int:
+def no_row_was_paid_for_an_outage(run):
     """Every reward is one of the three grades or None with a reason that names the failure; returns how many were
     unscored."""
     unscored = 0
@@ -112,7 +108,7 @@ def no_row_was_paid_for_an_outage(run) -> int:
     return unscored
 
 
-def assert_nothing_piles_up(held: list[dict], *kinds: str) -> None:
+def assert_nothing_piles_up(held, *kinds):
     """The last third of the run must once hold no more than the first third held at its most: a step may have several
     calls open, and how many is chance."""
     third = len(held) // 3
@@ -121,17 +117,17 @@ def assert_nothing_piles_up(held: list[dict], *kinds: str) -> None:
         assert min(late) <= max(early), (kind, early, late)
 
 
-def test_nine_steps_with_two_kills(make_run, tmp_path):
+def test_nine_steps_with_two_kills(judged_run, tmp_path):
     """Failures of every kind that does not take seconds, three times as often."""
-    run, kinds, held = soak(make_run, tmp_path, 9, 3, 3, ["step-graded:5", "save-renamed:2"], slow=False)
+    run, kinds, held = soak(judged_run, tmp_path, 9, 3, 3, ["step-graded:5", "save-renamed:2"], slow=False)
     assert len(kinds) >= 10
     assert no_row_was_paid_for_an_outage(run) > 0
     assert_nothing_piles_up(held, "threads", "files")
 
 
 @pytest.mark.soak
-def test_three_hundred_steps_with_two_kills(make_run, tmp_path):
-    run, kinds, held = soak(make_run, tmp_path, 300, 20, 10, ["step-graded:95", "save-renamed:6"], slow=True)
+def test_three_hundred_steps_with_two_kills(judged_run, tmp_path):
+    run, kinds, held = soak(judged_run, tmp_path, 300, 20, 10, ["step-graded:95", "save-renamed:6"], slow=True)
     assert set(kinds) == set(KINDS), kinds
     unscored = no_row_was_paid_for_an_outage(run)
     early, late = held[200], held[-1]

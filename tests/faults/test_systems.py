@@ -4,11 +4,7 @@ The libraries are imported first, since they have branches of their own for each
 functions that other systems lack are hidden, /proc is closed, and the program is imported and used.
 """
 
-import os
-import subprocess
-import sys
-
-from commands import ROOT
+from commands import python
 from making import write_rows
 
 HIDE = '''
@@ -126,18 +122,12 @@ def test_the_program_runs_without_what_only_unix_has(chat_checkpoint, tmp_path):
     write_rows(tmp_path / "questions.jsonl", questions)
     write_rows(tmp_path / "chats.jsonl", chats)
     write_rows(tmp_path / "articles.jsonl", [{"title": "Ada", "text": "Ada wrote programs."}])
-    run = subprocess.run(
-        [sys.executable, "-c", HIDE + USE + SIGNALS, chat_checkpoint, tmp_path],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+    run = python("-c", HIDE + USE + SIGNALS, chat_checkpoint, tmp_path)
     assert run.returncode == 0, run.stderr[-3000:]
     assert run.stdout.endswith("all commands ran\nall signals came\n")
 
 
 def test_a_terminal_without_a_character_shows_its_escape():
     code = "from grpo.base.errors import run_main\nrun_main(lambda argv: print('π ≥ 3'))"
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment)
+    run = python("-c", code, PYTHONIOENCODING="ascii")
     assert (run.returncode, run.stdout) == (0, "\\u03c0 \\u2265 3\n")

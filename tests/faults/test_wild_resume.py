@@ -6,7 +6,6 @@ Checkpoints survive whatever the other files hold.
 import json
 import random
 import shutil
-from pathlib import Path
 
 import pytest
 from making import refused
@@ -26,7 +25,7 @@ def finished(processes, chat_checkpoint, tmp_path_factory):
     return run
 
 
-def damage(path: Path, rng: random.Random) -> None:
+def damage(path, rng):
     """Cut a file off, write something else into it, or remove it."""
     kind, content = rng.choice(["cut", "bytes", "gone"]), path.read_bytes()
     path.unlink()
@@ -34,7 +33,7 @@ def damage(path: Path, rng: random.Random) -> None:
         path.write_bytes(content[: rng.randrange(len(content))] if kind == "cut" else rng.randbytes(99))
 
 
-def valid(run) -> dict[str, bytes]:
+def valid(run):
     """The valid checkpoints, and what they hold."""
     found = [folder for folder in checkpoint.checkpoints(run.folder) if not checkpoint.problem_with(folder)]
     return {folder.name: (folder / "manifest.json").read_bytes() for folder in found}

@@ -21,41 +21,53 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+sys.path.extend(str(Path(__file__).resolve().parents[2] / folder) for folder in ("", "tests", "tests/faults"))
+os.environ.update(HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(sys.path[-3:]))
+
+import torch.utils.tensorboard  # imported once here, shared by every case
+import transformers.models.auto.tokenization_auto  # noqa: F401
+import yaml
+from making import free_port, read_lines, write_chat_checkpoint, write_rows, write_tool_checkpoint
+from running import QUESTIONS
+from safetensors.torch import load_file
+
+from grpo import sft, train
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 NOT_REPEATABLE = ("time", "tokens_per_second", "peak_memory", "pid", "host")
-RUN = {
-    "reward_funcs": ["fakes:mixed"],
-    "num_generations": 4,
-    "per_device_train_batch_size": 16,
-    "max_completion_length": 12,
-    "lora_r": 8,
-    "lora_alpha": 16,
-    "learning_rate": 5e-3,
-    "max_steps": 4,
-    "save_steps": 2,
-    "lr_scheduler_type": "cosine",
-    "warmup_steps": 1,
-    "beta": 0.01,
-    "report_to": ["none"],
-    "disable_tqdm": True,
-}
-VARIANTS = {
-    "lora": {},
-    "lora_bfloat16": {"torch_dtype": "bfloat16"},
-    "lora_float16": {"torch_dtype": "float16"},
-    "full": {"lora_r": 0, "learning_rate": 1e-3},
-    "full_bfloat16": {"lora_r": 0, "learning_rate": 1e-3, "torch_dtype": "bfloat16"},
-    "iterations": {"num_iterations": 2, "importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4},
-    "dropout": {"lora_dropout": 0.3, "num_iterations": 2, "max_tokens_per_micro_batch": 100},
-    "batch_scaling": {"scale_rewards": "batch", "loss_type": "grpo", "max_tokens_per_micro_batch": 100},
-    "bnpo": {"loss_type": "bnpo", "gradient_accumulation_steps": 2, "per_device_train_batch_size": 8},
-    "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": False, "mask_truncated_completions": True},
-    "cuts": {"top_p": 0.8, "top_k": 50, "temperature": 0.7, "sampler_importance_sampling_correction": True},
-    "recompute": {"gradient_checkpointing": True, "use_bias_correction_kl": True, "num_iterations": 2, "delta": 1.5},
-    "dynamic_sampling": {"dynamic_sampling": True, "dynamic_sampling_max_rollouts": 3, "scale_rewards": "batch"},
-    "few_slots": {"max_num_seqs": 5, "reward_funcs": ["fakes:mixed", "format"], "reward_weights": [1.0, 0.5]},
-}
+RUN = yaml.safe_load("""
+    reward_funcs: [fakes:mixed]
+    num_generations: 4
+    per_device_train_batch_size: 16
+    max_completion_length: 12
+    lora_r: 8
+    lora_alpha: 16
+    learning_rate: 0.005
+    max_steps: 4
+    save_steps: 2
+    lr_scheduler_type: cosine
+    warmup_steps: 1
+    beta: 0.01
+    report_to: [none]
+    disable_tqdm: true
+    """)
+VARIANTS = yaml.safe_load("""
+    lora: {}
+    lora_bfloat16: {torch_dtype: bfloat16}
+    lora_float16: {torch_dtype: float16}
+    full: {lora_r: 0, learning_rate: 0.001}
+    full_bfloat16: {lora_r: 0, learning_rate: 0.001, torch_dtype: bfloat16}
+    iterations: {num_iterations: 2, importance_sampling_level: sequence, epsilon: 0.0003, epsilon_high: 0.0004}
+    dropout: {lora_dropout: 0.3, num_iterations: 2, max_tokens_per_micro_batch: 100}
+    batch_scaling: {scale_rewards: batch, loss_type: grpo, max_tokens_per_micro_batch: 100}
+    bnpo: {loss_type: bnpo, gradient_accumulation_steps: 2, per_device_train_batch_size: 8}
+    dr_grpo: {loss_type: dr_grpo, scale_rewards: false, mask_truncated_completions: true}
+    cuts: {top_p: 0.8, top_k: 50, temperature: 0.7, sampler_importance_sampling_correction: true}
+    recompute: {gradient_checkpointing: true, use_bias_correction_kl: true, num_iterations: 2, delta: 1.5}
+    dynamic_sampling: {dynamic_sampling: true, dynamic_sampling_max_rollouts: 3, scale_rewards: batch}
+    few_slots: {max_num_seqs: 5, reward_funcs: [fakes:mixed, format], reward_weights: [1.0, 0.5]}
+    """)
 
 
 # --- the cases -----------------------------------------------------------------------------------------------------
@@ -69,27 +81,20 @@ def write(folder: Path, name: str, keys: dict) -> Path:
 
 
 def checkpoint(folder: Path) -> str:
-    from making import write_chat_checkpoint
-
     return str(write_chat_checkpoint(folder / "model", spread=0.3))
 
 
 def questions(folder: Path) -> str:
-    from making import write_rows
-    from running import QUESTIONS
-
     rows = [{name: row[name] for name in ("question", "answer")} for row in QUESTIONS]
     return str(write_rows(folder / "questions.jsonl", rows))
 
 
 def stage2(folder: Path, keys: dict, *calls: list[str]) -> Path:
     """A run, started with each of these lists of overrides."""
-    from grpo.train import main
-
     start = {"model_name_or_path": checkpoint(folder), "dataset_id_or_path": questions(folder)}
     config = write(folder, "run", RUN | start | keys)
     for overrides in calls or [[]]:
-        main([str(config), *overrides])
+        train.main([str(config), *overrides])
     return folder / "run"
 
 
@@ -105,8 +110,6 @@ def resumed(folder: Path) -> Path:
 
 def calling(folder: Path) -> Path:
     """Completions that call tools, and are credited from there on; a call counts as declining (Eq. 14)."""
-    from making import write_tool_checkpoint
-
     keys = {"tools": ["fakes:search", "fakes:shout"], "max_tool_calls": 2, "max_tool_result_tokens": 6}
     keys |= {
         "reward_funcs": ["fakes:mixed", "abstention", "tool_cost"],
@@ -118,41 +121,31 @@ def calling(folder: Path) -> Path:
 
 
 def stage1(folder: Path, keys: dict) -> Path:
-    from making import write_rows
-
-    from grpo.sft import main
-
     turns = [("user", f"What is {n} + 1?", "assistant", f"It is {n + 1}.") for n in range(24)]
     rows = [{"messages": [{"role": a, "content": b}, {"role": c, "content": d}]} for a, b, c, d in turns]
     start = {key: RUN[key] for key in ("lora_r", "learning_rate", "report_to", "disable_tqdm")}
     start |= {"model_name_or_path": checkpoint(folder), "per_device_train_batch_size": 8, "max_steps": 5}
     start["dataset_id_or_path"] = str(write_rows(folder / "rows.jsonl", rows))
-    main([str(write(folder, "run", start | keys))])
+    sft.main([str(write(folder, "run", start | keys))])
     return folder / "run"
 
 
 def toy(folder: Path, name: str) -> Path:
     """A tiny configuration, with a shorter cold start and three steps."""
-    import yaml
-
-    from grpo.train import main
-
     cold, whole = (yaml.safe_load((ROOT / "configs" / f"{file}.yaml").read_text()) for file in (f"{name}_sft", name))
     cold_start = str(write(folder, "cold", cold | {"max_steps": 25}))
     shorter = {"cold_start": cold_start, "max_steps": 3, "eval_max_samples": 48, "disable_tqdm": True}
-    main([str(write(folder, "run", whole | shorter))])
+    train.main([str(write(folder, "run", whole | shorter))])
     return folder / "run"
 
 
 def two_ranks(folder: Path) -> Path:
     """Two processes of half the batch each."""
-    from making import free_port
-
     keys = {"per_device_train_batch_size": 8, "scale_rewards": "batch", "lora_dropout": 0.1}
     start = {"model_name_or_path": checkpoint(folder), "dataset_id_or_path": questions(folder)}
     command = [sys.executable, "-m", "grpo.train", str(write(folder, "run", RUN | keys | start))]
-    shared = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    shared |= {"GLOO_SOCKET_IFNAME": "lo"}
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "GLOO_SOCKET_IFNAME": "lo"}
+    shared |= os.environ
     ranks = [subprocess.Popen(command, env=shared | {"RANK": str(n), "LOCAL_RANK": str(n)}) for n in range(2)]
     assert [rank.wait() for rank in ranks] == [0, 0]
     return folder / "run"
@@ -184,35 +177,27 @@ def repeatable(value: object) -> object:
 
 def outcome(run_dir: Path) -> dict:
     """What a run gave."""
-    from making import read_lines
-    from safetensors.torch import load_file
-
     weights, completions = hashlib.sha256(), hashlib.sha256()
     for file in sorted((run_dir / "final").glob("*.safetensors")):
         for name, tensor in sorted(load_file(file).items()):
             weights.update(name.encode() + str(tuple(tensor.shape)).encode())
             weights.update(tensor.float().numpy().tobytes())
     for file in sorted((run_dir / "completions").glob("*.jsonl")):
-        rows = [{name: value for name, value in row.items() if name != "ids"} for row in read_lines(file)]
-        rows = repeatable(rows)  # without the tokens, which say what the texts say, and are younger than the records
-        completions.update(json.dumps(rows, sort_keys=True).encode())
+        rows = read_lines(file)
+        for row in rows:  # without the tokens, which say what the texts say, and are younger than the records
+            row.pop("ids", None)
+        completions.update(json.dumps(repeatable(rows), sort_keys=True).encode())
     metrics = repeatable(read_lines(run_dir / "metrics.jsonl"))
     if any("tools/called_frac" in line for line in metrics):  # which rows decode together depends on when tools reply
         metrics = [{k: v for k, v in line.items() if not k.startswith("sampler/")} for line in metrics]
     evaluation = run_dir / "evaluation.json"
     table = repeatable(json.loads(evaluation.read_text())) if evaluation.exists() else None
-    return {
-        "weights": weights.hexdigest(),
-        "completions": completions.hexdigest(),
-        "metrics": metrics,
-        "evaluation": table,
-    }
+    hashes = {"weights": weights.hexdigest(), "completions": completions.hexdigest()}
+    return hashes | {"metrics": metrics, "evaluation": table}
 
 
 def run_case(name: str) -> dict | str:
     """In a process of its own: the outcome of a case, or what a run that failed has said."""
-    import torch
-
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -228,8 +213,6 @@ def run_case(name: str) -> dict | str:
 
 def cpu_kind() -> str:
     """What the bits depend on: torch's release, the instruction set that it uses, and matrix units."""
-    import torch
-
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     found = [name for name in ("amx_bf16", "avx512_bf16", "avx512_vnni") if name in flags]
     parts = [platform.machine(), torch.backends.cpu.get_cpu_capability(), *found, torch.__version__.partition("+")[0]]
@@ -267,13 +250,6 @@ def main() -> int:
     parser.add_argument("action", choices=["record", "compare"])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CASES))
     options = parser.parse_args()
-    os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    paths = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "faults")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-    sys.path[:0] = paths
-    import torch.utils.tensorboard  # noqa: F401  imported once here, shared by every case
-    import transformers.models.auto.tokenization_auto  # noqa: F401
-
     file = HERE / f"{cpu_kind()}.json"
     recorded = json.loads(file.read_text()) if file.exists() else {}
     names = options.names or list(CASES)

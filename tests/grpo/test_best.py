@@ -7,7 +7,7 @@ import pytest
 from test_train import run
 
 from grpo.base.storage import read_json, write_json
-from grpo.evaluation.best import Best
+from grpo.evaluation.held_out import Best
 from grpo.run.saved import find_saved
 
 

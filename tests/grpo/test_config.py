@@ -17,7 +17,7 @@ from grpo.config.options import ENVIRONMENT, FACTS, OF_FACTS, SftConfig, TrainCo
 from grpo.config.values import coerce
 from grpo.data.worlds.world import locate
 from rewards import format
-from rewards.mathematics.boxes import verdict
+from rewards.mathematics.boxes import grade_box
 from rewards.outcome.refusal import is_refusal
 from rewards.prompts import BLOCKS, BLOCKS_AND_CONFIDENCE, BOXED
 
@@ -198,7 +198,7 @@ def test_the_examples_of_the_prompts_have_the_format_that_they_ask_for():
     examples = re.findall(r"^<think>.*?</confidence>$", BLOCKS_AND_CONFIDENCE, re.DOTALL | re.MULTILINE)
     boxed = BOXED.partition("example:\n")[2]
     assert len(examples) == 2 and not any(format.parse(example).problem for example in (*examples, boxed))
-    assert verdict(boxed, "12")[0] == "correct"
+    assert grade_box(boxed, "12")[0] == "correct"
 
 
 @pytest.mark.parametrize("keys, services", cases(__file__, "offline"))

@@ -264,9 +264,6 @@ def test_minimal_learns_to_work_answers_out():
     assert shares[0] < 70 and shares[1] > 90, done.stdout
 
 
-def test_minimal_needs_nothing_of_this_program_and_what_it_names_is_there():
+def test_minimal_needs_nothing_of_this_program():
     source = (ROOT / "grpo" / "minimal.py").read_text()
     assert not re.search(r"^\s*(from|import) (grpo|rewards|knowledge)", source, re.MULTILINE)
-    named = re.findall(r"(?:algorithm|engine|tests)/[\w/.]*\w/?|\btrain\.py", minimal.__doc__)
-    assert len(named) >= 9
-    assert not [name for name in named if not ((ROOT / "grpo" / name).exists() or (ROOT / name).exists())]

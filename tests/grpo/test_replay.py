@@ -1,6 +1,7 @@
 """`python -m grpo.replay`: the step is the run's, bit for bit, and a token's part is the gradient of its own loss."""
 
 import json
+import shutil
 
 import pytest
 import reward_functions
@@ -33,9 +34,27 @@ KINDS = {
 }
 
 
-def is_equal(found, fewest: int = 5) -> bool:
+def is_equal(found, fewest=5):
     """Whether all that the run has recorded of the step was made again. fewest: metrics that were compared."""
-    return found.num_same == found.num_recorded == 16 and found.num_equal == found.num_compared >= fewest
+    return (
+        not found.notes
+        and found.num_same == found.num_recorded == 16
+        and found.num_equal == found.num_compared >= fewest
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, chat_checkpoint):
+    """A run of four steps."""
+    folder = tmp_path_factory.mktemp("finished")
+    run(folder, chat_checkpoint, **LOGGED)
+    return folder / "run"
+
+
+@pytest.fixture
+def logged(finished, tmp_path):
+    """A copy of that run, to damage."""
+    return shutil.copytree(finished, tmp_path / "run")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -43,7 +62,7 @@ def test_a_step_is_made_again_bit_for_bit_and_its_parts_add_up(tmp_path, chat_ch
     """From the checkpoint before the one that has its completions."""
     run(tmp_path, chat_checkpoint, **LOGGED | KINDS[kind])
     found = replay(tmp_path / "run", 4)
-    assert found.start == 2 and not found.notes and is_equal(found)
+    assert found.start == 2 and is_equal(found)
     assert found.look.error < (1e-12 if kind == "float64" else 1e-6) and found.look.norm > 0
     assert sum(seen.share for seen in found.look.answers) == pytest.approx(1, abs=1e-5)
     for seen in found.look.shown:
@@ -55,13 +74,12 @@ def test_a_step_is_made_again_bit_for_bit_and_its_parts_add_up(tmp_path, chat_ch
         assert not (left and seen.tokens)
 
 
-def test_micro_batches_are_those_of_the_run_whatever_memory_is_free(tmp_path, chat_checkpoint, monkeypatch):
+def test_micro_batches_are_those_of_the_run_whatever_memory_is_free(finished, monkeypatch):
     """Also where it begins: there is no checkpoint before step 1."""
-    run(tmp_path, chat_checkpoint, **LOGGED)
     monkeypatch.setitem(memory.LARGEST_MICRO_BATCH, "cpu", 1)
     for step in (1, 4):
-        found = replay(tmp_path / "run", step)
-        assert is_equal(found) and not found.notes
+        found = replay(finished, step)
+        assert is_equal(found)
 
 
 def test_tools_are_called_again(tmp_path, monkeypatch):
@@ -72,7 +90,7 @@ def test_tools_are_called_again(tmp_path, monkeypatch):
     keys = {"tools": [f"{file}:search"], "max_completion_length": 50, "max_tool_result_tokens": 6}
     run(tmp_path, model, **LOGGED | keys)
     found = replay(tmp_path / "run", 4)
-    assert is_equal(found) and not found.notes and found.look.error < 1e-6
+    assert is_equal(found) and found.look.error < 1e-6
     callers = [seen for seen in found.look.answers if seen.completion.calls]
     assert callers
     for seen in callers:
@@ -91,7 +109,7 @@ def test_an_environment_is_made_again(tmp_path):
     keys = {"environment": shop, "reward_funcs": [shop], "dataset_id_or_path": str(rows), "max_prompt_length": 1500}
     run(tmp_path, model, **LOGGED | keys, max_completion_length=150)
     found = replay(tmp_path / "run", 4)
-    assert is_equal(found) and not found.notes and any(seen.completion.calls for seen in found.look.answers)
+    assert is_equal(found) and any(seen.completion.calls for seen in found.look.answers)
 
 
 def test_what_has_graded_need_not_be_there_as_it_was(tmp_path, chat_checkpoint):
@@ -101,7 +119,7 @@ def test_what_has_graded_need_not_be_there_as_it_was(tmp_path, chat_checkpoint):
     run(tmp_path, chat_checkpoint, **LOGGED, reward_funcs=[f"{edited}:length"])
     edited.write_text("def length(completions, **columns):\n    return [0.0] * len(completions)\n")
     found = replay(tmp_path / "run", 4)
-    assert is_equal(found) and not found.notes
+    assert is_equal(found)
 
 
 def test_credit_reads_the_recorded_facts():
@@ -126,10 +144,10 @@ def test_a_resumed_run_is_made_again(tmp_path, chat_checkpoint, monkeypatch):
     run(tmp_path, chat_checkpoint, **keys, resume_from_checkpoint=True)
     for step, start in ((2, 0), (5, 3)):
         found = replay(tmp_path / "run", step)
-        assert is_equal(found) and found.start == start and not found.notes
+        assert is_equal(found) and found.start == start
 
 
-def twin(gradient: Gradient, config) -> dict[tuple[int, int, int], torch.Tensor]:
+def twin(gradient, config):
     """(row, answer, token) -> the gradient of that token's term of the loss, from the formula, by autograd."""
     learner, parts = gradient.learner, {}
     model, reference = learner.model, learner.reference
@@ -177,10 +195,9 @@ def test_each_part_is_the_gradient_of_the_tokens_own_loss(tmp_path, chat_checkpo
             assert token["share"] == pytest.approx(float(part @ whole / (whole @ whole)), rel=1e-5, abs=1e-9)
 
 
-def test_norms_add_up_to_more_than_the_gradient_and_shares_to_all_of_it(tmp_path, chat_checkpoint):
+def test_norms_add_up_to_more_than_the_gradient_and_shares_to_all_of_it(finished):
     """Parts point in different directions; a share is the component along the whole, so shares add up as parts do."""
-    run(tmp_path, chat_checkpoint, **LOGGED)
-    look = replay(tmp_path / "run", 1).look
+    look = replay(finished, 1).look
     tokens = [token for seen in look.shown for token in seen.tokens]
     assert sum(token["norm"] for token in tokens) > sum(seen.norm for seen in look.shown) > look.norm / 4
     assert sum(seen.norm for seen in look.answers) > 1.5 * look.norm
@@ -212,66 +229,57 @@ def test_the_part_of_a_clipped_token(tmp_path, chat_checkpoint):
     assert all(token["norm"] > 0 for token in clipped[""])
 
 
-def test_what_differs_is_told_and_ends_in_exit_code_1(tmp_path, chat_checkpoint, capsys):
-    folder = tmp_path / "run"
-    run(tmp_path, chat_checkpoint, **LOGGED)
-    capsys.readouterr()
-    assert main([str(folder), "4"]) == 0
-    printed = capsys.readouterr()
-    assert "16 of 16 recorded answers are the same" in printed.out and printed.err.startswith("result: ")
-    lines = read_lines(folder / "completions" / "step-000004.jsonl")
-    lines[5]["ids"][2] += 1
-    (folder / "completions" / "step-000004.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert main([str(folder), "4"]) == 1
-    told = capsys.readouterr().out
-    assert "15 of 16 recorded answers" in told and "answer 2: from token 3 on it was" in told
-    lines[5]["ids"][2] -= 1
-    names = "reward advantage prompt question answer finish_reason num_tokens title rewards more".split()
-    changes = dict.fromkeys(names, 5.0) | {"rewards": {"another": 1.0}}
+def test_what_differs_is_told_and_ends_in_exit_code_1(logged, capsys):
+    def told(exit_code):
+        assert main([str(logged), "4"]) == exit_code
+        return capsys.readouterr().out
+
+    assert "16 of 16 recorded answers are the same" in told(0)
+    answers = logged / "completions" / "step-000004.jsonl"
+    lines = read_lines(answers)
+    names = "reward ids advantage prompt question answer finish_reason num_tokens title rewards more".split()
+    changes = dict.fromkeys(names, 5.0) | {"rewards": {"another": 1.0}, "ids": [*lines[1]["ids"][:2], 5]}
     changed = [line | {name: value} for line, (name, value) in zip(lines, changes.items(), strict=False)]
-    write_rows(folder / "completions" / "step-000004.jsonl", changed + lines[len(changed) :])
-    assert main([str(folder), "4"]) == 1
-    told = capsys.readouterr().out
-    assert f"{16 - len(changes)} of 16 recorded answers" in told and "answer 1: reward was 5.0" in told
-    (folder / "completions" / "step-000004.jsonl").unlink()
-    assert replay(folder, 4).missing == ["completions/"]
-    write_rows(folder / "completions" / "step-000004.jsonl", lines)
-    steps = read_lines(folder / "metrics.jsonl")
+    write_rows(answers, changed + lines[len(changed) :])
+    said = told(1)
+    assert "5 of 16 recorded answers" in said and "answer 1: reward was 5.0" in said
+    assert "answer 2: from token 3 on it was" in said
+    answers.unlink()
+    assert replay(logged, 4).missing == ["completions/"]
+    write_rows(answers, lines)
+    steps = read_lines(logged / "metrics.jsonl")
     grad_norm = steps[3]["grad_norm"]
     steps[3]["grad_norm"] = grad_norm * (1 + 2**-52)
     steps[3]["completions/mean_length"] += 1
     del steps[3]["epoch"]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in steps))
-    found = replay(folder, 4)
+    write_rows(logged / "metrics.jsonl", steps)
+    found = replay(logged, 4)
     assert f"grad_norm was {steps[3]['grad_norm']!r}, is now {grad_norm!r}" in found.notes
     assert found.num_equal == found.num_compared - 3
-    (folder / "metrics.jsonl").unlink()
-    assert main([str(folder), "4"]) == 1
+    (logged / "metrics.jsonl").unlink()
+    told(1)
 
 
-def test_grades_are_those_of_the_run_and_others_are_asked_for(tmp_path, chat_checkpoint, monkeypatch):
+def test_grades_are_those_of_the_run_and_others_are_asked_for(logged, monkeypatch):
     """A judge is not asked again, and may say something else by now."""
-    folder = tmp_path / "run"
-    run(tmp_path, chat_checkpoint, **LOGGED)
-    rewards = [line["reward"] for line in read_lines(folder / "completions" / "step-000004.jsonl")]
+    rewards = [line["reward"] for line in read_lines(logged / "completions" / "step-000004.jsonl")]
     monkeypatch.setattr(reward_functions, "early_letters", lambda completions, **_: [7.0] * len(completions))
-    found = replay(folder, 4)
+    found = replay(logged, 4)
     assert [seen.completion.reward for seen in found.look.answers] == rewards and is_equal(found)
-    (folder / "completions" / "step-000004.jsonl").unlink()
-    found = replay(folder, 4)
+    (logged / "completions" / "step-000004.jsonl").unlink()
+    found = replay(logged, 4)
     assert {seen.completion.reward for seen in found.look.answers} == {7.0}
     assert found.num_recorded == 0 and any("graded again" in note for note in found.notes)
 
 
-def test_it_fits_the_terminal_and_is_told_as_json(tmp_path, chat_checkpoint, capsys):
-    run(tmp_path, chat_checkpoint, **LOGGED)
-    found = replay(tmp_path / "run", 2)
+def test_it_fits_the_terminal_and_is_told_as_json(finished, capsys):
+    found = replay(finished, 2)
     told = as_json(found)
     texts = {answer["completion"] for answer in told["shown"]}
     lines = "\n".join(line for line in lines_of(told) if line not in texts).splitlines()
     assert max(map(len, lines)) <= WIDTH and len(lines) > 40
     row = found.look.row
-    assert main([str(tmp_path / "run"), "2", str(row), "--json", "device=cpu"]) == 0
+    assert main([str(finished), "2", str(row), "--json", "device=cpu"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["row"] == row and len(told["shown"]) == 4 and len(told["answers"]) == 16
     token = told["shown"][0]["tokens"][0]
@@ -280,14 +288,12 @@ def test_it_fits_the_terminal_and_is_told_as_json(tmp_path, chat_checkpoint, cap
     assert not any("\x1b" in line for line in lines_of(told | {"question": HOSTILE}))
 
 
-def test_what_cannot_be_made_again_is_refused(tmp_path, chat_checkpoint):
-    folder = tmp_path / "run"
-    run(tmp_path, chat_checkpoint, **LOGGED)
+def test_what_cannot_be_made_again_is_refused(logged, tmp_path):
     for step in (0, 5):
-        refused(lambda: replay(folder, step), f"no step {step}", exit_code=2)  # noqa: B023
-    refused(lambda: replay(folder, 4, row=999), "row 999", exit_code=2)
-    what = f"{folder / 'checkpoint-2'} was made with another configuration"
-    refused(lambda: replay(folder, 4, overrides=["temperature=0.5"]), what, exit_code=2)
+        refused(lambda: replay(logged, step), f"no step {step}", exit_code=2)  # noqa: B023
+    refused(lambda: replay(logged, 4, row=999), "row 999", exit_code=2)
+    what = f"{logged / 'checkpoint-2'} was made with another configuration"
+    refused(lambda: replay(logged, 4, overrides=["temperature=0.5"]), what, exit_code=2)
     refused(lambda: replay(tmp_path, 1), "holds no run", exit_code=2)
-    (folder / "config.resolved.yaml").write_text("output_dir: x\n")
-    refused(lambda: replay(folder, 1), "no run of stage 2", exit_code=2)
+    (logged / "config.resolved.yaml").write_text("output_dir: x\n")
+    refused(lambda: replay(logged, 1), "no run of stage 2", exit_code=2)

@@ -56,12 +56,6 @@ def test_a_run_keeps_its_own_prompt_even_if_another_reward_would_bring_one(tmp_p
     assert read_config(saved, ["reward_funcs=truthrl"]).system_prompt is None
 
 
-def test_what_is_typed_wins_over_the_run_and_the_run_over_the_defaults(tmp_path):
-    saved = with_result(tmp_path / "run")
-    config = read_config(saved, ["top_p=0.9", "reward_funcs=format"])
-    assert (config.system_prompt, config.top_p, config.reward_funcs) == ("Be brief.", 0.9, ("format",))
-
-
 def test_a_run_of_stage_1_passes_on_how_it_makes_prompts(tmp_path):
     saved = with_result(tmp_path / "sft", STAGE_1, SftConfig)
     typed = ["model_name_or_path=m", "dataset_id_or_path=d", "reward_funcs=exact", "output_dir=o"]

@@ -195,11 +195,7 @@ def test_the_output_directory(tmp_path, trained):
 
 
 TYPOS = [
-    {"dataset_id_or_path": "no-such.jsonl"},
     {"tokenizer_name_or_path": "none"},
-    {"adapter_name_or_path": "none"},
-    {"answer_field": "none", "reward_funcs": ["math"]},
-    {"reward_funcs": ["factuality"], "knowledge_base": "none.db"},
     {"lora_target_modules": ["q_prj"]},
     {"max_completion_length": 100_000},
     {"cold_start": "none.yaml"},

@@ -2,10 +2,10 @@
 
 from collections import Counter
 
-from grpo.data.worlds.people import UNSEEN, VALUES, WELL_KNOWN, Sizes, make_people
+from grpo.data.worlds.people import UNSEEN, VALUES, WELL_KNOWN, Population, make_people
 from rewards.format import parse, thoughts
 
-TINY = Sizes(well_known=10, barely_known=4, admitted=3, unseen=7, repeats=2)
+TINY = Population(well_known=10, barely_known=4, admitted=3, unseen=7, repeats=2)
 
 
 def sentences_of(text):

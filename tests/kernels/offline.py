@@ -17,6 +17,7 @@ import sys
 import tempfile
 import warnings
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -30,6 +31,14 @@ from walking import CASES, PHASES, Walk, walked
 warnings.simplefilter("ignore")
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 MODELS = "7b r=64", "1.5b r=16", "7b r=256 int8", "7b r=256 nf4"
+INSTRUCTIONS = {
+    "spills": r"\b(?:LDL|STL)\b",
+    "mma": r"\b(?:HMMA|HGMMA|WGMMA)\b",
+    "async": r"\b(?:LDGSTS|UBLKCP|UTMALDG)\b",
+    "wide_loads": r"\bLDG(?:STS)?\.E\S*\.128\b",
+    "loads": r"\b(?:LDG|LDGSTS)\.",
+    "wide_stores": r"\bSTG\.E\S*\.128\b",
+}
 
 
 class Target:
@@ -50,19 +59,16 @@ class Target:
 
 def disassembled(cubin: bytes) -> tuple[str, str]:
     """What cuobjdump says of the resources of a binary, and its instructions."""
-    tool = (TOOLS / "cuobjdump").stat()
-    kept = get_cache_manager(hashlib.sha256(cubin + f"{triton.__version__} {tool.st_size}".encode()).hexdigest())
+    tool = TOOLS / "cuobjdump"
+    version = f"{triton.__version__} {tool.stat().st_size}"
+    kept = get_cache_manager(hashlib.sha256(cubin + version.encode()).hexdigest())
     path = kept.get_file("cuobjdump.json")
     if path is None:
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             file.write(cubin)
             file.flush()
-            texts = [
-                subprocess.run(
-                    [TOOLS / "cuobjdump", option, file.name], capture_output=True, text=True, check=True
-                ).stdout
-                for option in ("--dump-resource-usage", "--dump-sass")
-            ]
+            dump = partial(subprocess.check_output, text=True)
+            texts = [dump([tool, option, file.name]) for option in ("--dump-resource-usage", "--dump-sass")]
         path = kept.put(json.dumps(texts), "cuobjdump.json", binary=False)
     usage, sass = json.loads(Path(path).read_text())
     return usage, sass
@@ -72,14 +78,7 @@ def describe(kernel, capability: int) -> dict:
     """Registers, bytes spilled to the stack, shared memory, and counts of instructions."""
     usage, sass = disassembled(kernel.asm["cubin"])
     found = {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
-    counts = {
-        "spills": len(re.findall(r"\b(?:LDL|STL)\b", sass)),
-        "mma": len(re.findall(r"\b(?:HMMA|HGMMA|WGMMA)\b", sass)),
-        "async": len(re.findall(r"\b(?:LDGSTS|UBLKCP|UTMALDG)\b", sass)),
-        "wide_loads": len(re.findall(r"\bLDG\.E\S*\.128\b", sass)) + len(re.findall(r"\bLDGSTS\.E\S*\.128\b", sass)),
-        "loads": len(re.findall(r"\b(?:LDG|LDGSTS)\.", sass)),
-        "wide_stores": len(re.findall(r"\bSTG\.E\S*\.128\b", sass)),
-    }
+    counts = {name: len(re.findall(pattern, sass)) for name, pattern in INSTRUCTIONS.items()}
     module = kernel.src.fn.fn.__module__.rpartition(".")[2]
     return {
         "kernel": f"{module}.{kernel.src.fn.fn.__name__}",

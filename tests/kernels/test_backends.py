@@ -111,7 +111,7 @@ def run_triton(monkeypatch):
     monkeypatch.setattr("triton.knobs.runtime.interpret", False)
     monkeypatch.setattr(kernel_choice, "_waves", lambda *shape, device: torch.ones(shape))
 
-    def run(kernel) -> str:
+    def run(kernel):
         monkeypatch.setitem(sys.modules, "grpo.kernels.rms_norm", SimpleNamespace(rms_norm=kernel))
         return kernel_choice.triton_problem.__wrapped__()
 

@@ -8,10 +8,14 @@ import subprocess
 import pytest
 import torch
 from grpo.kernels.cpu import LANES, PANEL, SOURCE, CpuKernels, _is_mine
+from making import load, write_checkpoint
 from test_decode_attention import SHAPES, assert_equals_twin, problem
-from test_layers import assert_rotates_into_cache
+from test_layers import assert_rotates_into_cache, relative
 
+from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.device import kernel_choice, ops
+from grpo.engine.sampling.decode_step import KVCache
+from grpo.engine.sampling.layers_in_c import LayersInC
 
 CAN_RUN = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") and shutil.which(os.environ.get("CC", "cc"))
 needs_them = pytest.mark.skipif(not CAN_RUN, reason="needs a compiler and a CPU with AVX2")
@@ -73,6 +77,46 @@ def test_attention_equals_the_twin_and_reads_no_further(kernels, heads, kv_heads
 @pytest.mark.parametrize("width", [8, 64, 96])
 def test_rotation_writes_one_place_of_each_row(kernels, width):
     assert_rotates_into_cache(kernels.rotate_into_cache, 6, 2, width)
+
+
+def use_them(monkeypatch):
+    """Use the kernels on each CPU that can run them, also where torch's operations would be taken."""
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+
+
+@needs_them
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("rank", [0, 4])
+def test_layers_in_one_call_equal_the_model_in_float64(tmp_path, monkeypatch, asked_anew, family, rank):
+    """With biases, norms of heads, an adapter, sequences of different lengths and NaN beyond them in the cache; on its
+    own, a row has the same bits, whatever the number of threads."""
+    use_them(monkeypatch)
+    write_checkpoint(tmp_path, family, intermediate_size=72)
+    model, exact = (load(tmp_path, rank=rank, dtype=dtype) for dtype in (torch.float32, torch.float64))
+    id_B, position_B = torch.tensor([5, 6, 7]), torch.tensor([0, 3, 40])
+    started_BS = torch.arange(64) < torch.tensor([0, 3, 40, 0])[:, None]
+    drawn = torch.randn(KVCache.of(model, 4, 64).kv_L2BKSE.shape, generator=torch.Generator().manual_seed(0))
+    before = drawn.where(started_BS[:, None, :, None], torch.nan)
+
+    def decode(rows, dtype=torch.float32):
+        cache = KVCache(before[:, :, rows].to(dtype, copy=True))
+        cache.kv_L2BKSE.nan_to_num_() if dtype == torch.float64 else None  # torch reads beyond, and multiplies by 0
+        ids, positions = id_B[rows], position_B[rows]
+        if dtype == torch.float32:
+            return LayersInC.of(model)(ids, positions, cache.kv_L2BKSE), cache.kv_L2BKSE
+        return exact(ids, positions, DecodeAttention.over_used_positions(cache, positions, 41)), cache.kv_L2BKSE
+
+    with torch.inference_mode(), model.sampling():
+        found, wanted = decode(slice(0, 3)), decode(slice(0, 3), torch.float64)
+        for ours, slow in zip(found, wanted, strict=True):
+            assert relative(ours.nan_to_num(), slow) <= 1e-6
+        for number in (1, 3):
+            threads(number)
+            for b in range(3):
+                hidden, kv = decode(slice(b, b + 1))
+                assert torch.equal(hidden[0], found[0][b])
+                assert torch.equal(kv[:, :, 0].nan_to_num(9), found[1][:, :, b].nan_to_num(9))
+    assert LayersInC.of(model) is None  # nothing is packed any more
 
 
 @needs_them
@@ -187,11 +231,6 @@ def test_without_them_torch_computes_it(monkeypatch, asked_anew, tmp_path, capab
     assert kernel_choice.on_cpu(weight) is None and isinstance(ops.prepack(weight), torch.Tensor)
     assert kernel_choice.describe("cpu").startswith(f"torch's own operations ({reason}")
     assert not list(tmp_path.rglob("*.so"))
-
-
-def use_them(monkeypatch):
-    """Use the kernels on each CPU that can run them, also where torch's operations would be taken."""
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
 
 
 @needs_them

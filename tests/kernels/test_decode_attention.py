@@ -4,17 +4,17 @@ import pytest
 import torch
 from grpo.kernels.decode_attention import POSITIONS, choose_splits, decode_attention
 from grpo.kernels.reference import decode_attention as slow
+from test_layers import random
 
 LENGTHS = [1, 2, POSITIONS - 1, POSITIONS, POSITIONS + 1, 200, 0, 131]
 
 
 def problem(heads, kv_heads, width, lengths=LENGTHS, dtype=torch.float32, device="cpu", positions=210):
     """Views of a larger cache, as grpo/engine/sampling/decode_step.py gives them."""
-    generator = torch.Generator().manual_seed(heads * width)
     kv = torch.full((2, len(lengths) + 2, kv_heads, positions + 30, width), float("nan"))
     for slot, length in enumerate(lengths):
-        kv[:, slot, :, :length] = torch.randn(2, kv_heads, length, width, generator=generator)
-    q = torch.randn(len(lengths), heads, width, generator=generator).to(dtype).to(device)
+        kv[:, slot, :, :length] = random(2, kv_heads, length, width)
+    q = random(len(lengths), heads, width, dtype=dtype, device=device)
     k, v = kv.to(dtype).to(device)[:, : len(lengths), :, :positions]
     return q, k, v, torch.tensor(lengths, device=device)
 

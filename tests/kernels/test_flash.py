@@ -2,12 +2,14 @@
 themselves on a GPU."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
 from grpo.kernels.merge_attention import merge_attention
 from grpo.kernels.reference import attention as slow
 from making import visible_in
+from test_layers import random
 
 from grpo.algorithm.schema import Layout
 from grpo.engine.attention.flash import FlashPackedAttention
@@ -21,15 +23,14 @@ LAYOUTS = {
 
 
 def spans(starts):
-    return [slice(a, b) for a, b in zip(starts.tolist(), starts.tolist()[1:], strict=False)]
+    return [slice(*pair) for pair in pairwise(starts.tolist())]
 
 
 def visible(q_rows, k_rows, causal):
     """FlashAttention aligns the last query with the last key."""
-    queries, keys = torch.arange(q_rows.stop - q_rows.start)[:, None], torch.arange(k_rows.stop - k_rows.start)
-    return (
-        keys - len(keys) <= queries - len(queries) if causal else torch.ones(len(queries), len(keys), dtype=torch.bool)
-    )
+    queries, keys = (rows.stop - rows.start for rows in (q_rows, k_rows))
+    all_keys = torch.ones(queries, keys, dtype=torch.bool)
+    return all_keys.tril(keys - queries) if causal else all_keys
 
 
 def spread(x_TKE, rows, num_heads):
@@ -69,14 +70,8 @@ def plain_backward(dout, q, k, v, out, lse, q_starts, k_starts, max_q, max_k, dr
 
 
 def inputs(layout, heads=4, kv_heads=2, width=8, dtype=torch.float64, device="cpu"):
-    generator = torch.Generator().manual_seed(layout.num_tokens)
-    return [
-        torch.randn(layout.num_tokens, h, width, generator=generator, dtype=torch.float64)
-        .to(dtype)
-        .to(device)
-        .requires_grad_()
-        for h in (heads, kv_heads, kv_heads, heads)
-    ]
+    sizes = enumerate((heads, kv_heads, kv_heads, heads))
+    return [random(layout.num_tokens, h, width, seed=n, dtype=dtype, device=device).requires_grad_() for n, h in sizes]
 
 
 def run(attention, tensors):
@@ -110,20 +105,21 @@ def test_a_merge_is_the_attention_over_all_keys(device, dtype, bf16_step):
     scores[:, 0, 3:] += 100
     scores[:, 8, 3:] -= 100
     values = torch.randn(5, 8, 12, generator=generator, dtype=torch.float64)
-    first, second = (
-        (scores[..., keys].softmax(-1) @ values[:, keys]).transpose(0, 1) for keys in (slice(3), slice(3, 8))
-    )
+
+    def attended(first, last):
+        """The attention over some keys, and its log-sum-exp."""
+        of_keys = scores[..., first:last]
+        return (of_keys.softmax(-1) @ values[:, first:last]).transpose(0, 1), of_keys.logsumexp(-1)
+
+    (out, lse), (part, part_lse), (wanted, wanted_lse) = attended(0, 3), attended(3, 8), attended(0, 8)
     tokens = torch.tensor([8, 0, 3, 5])
-    out, part = (x.to(dtype).to(device).contiguous() for x in (first, second[tokens]))
-    lse, part_lse = (
-        x.float().to(device).contiguous()
-        for x in (scores[..., :3].logsumexp(-1), scores[..., 3:].logsumexp(-1)[:, tokens])
-    )
+    out, part = (x.to(dtype).to(device).contiguous() for x in (out, part[tokens]))
+    lse, part_lse = (x.float().to(device).contiguous() for x in (lse, part_lse[:, tokens]))
     merge_attention(out, lse, part, part_lse, tokens.to(device))
-    wanted = (scores.softmax(-1) @ values).transpose(0, 1)[tokens]
+    wanted = wanted[tokens]
     bound = 1e-6 if dtype == torch.float32 else 2 * bf16_step
     assert (out[tokens].cpu().double() - wanted).norm() <= bound * wanted.norm()
-    assert torch.allclose(lse[:, tokens].cpu().double(), scores.logsumexp(-1)[:, tokens], rtol=1e-6)
+    assert torch.allclose(lse[:, tokens].cpu().double(), wanted_lse[:, tokens], rtol=1e-6)
 
 
 @pytest.mark.gpu

@@ -8,15 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from grpo.kernels.swiglu import swiglu
-from walking import ANSWER, CASES, PHASES, PROMPT, Case, micro_batch, row, walking
+from walking import ANSWER, CASES, PHASES, PROMPT, Case, micro_batch, optimizer_of, row, walking
 
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.loss import policy_loss
-from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.schema import POLICY
 from grpo.config.options import TrainConfig
 from grpo.engine.model import memory
-from grpo.engine.model.flat import FlatParameters
 from grpo.engine.model.weight import ALL_PROJECTIONS
 from grpo.engine.sampling.decode_step import KVCache
 
@@ -84,7 +82,7 @@ def test_what_lives_is_what_was_planned(name):
     config = TrainConfig(per_device_train_batch_size=12, gradient_accumulation_steps=8, beta=0.001)
     with walking() as walk:
         model = case.build()
-        optimizer = Optimizer(FlatParameters(model.parameters()), (0.9, 0.999), 1e-8, 0.0)
+        optimizer = optimizer_of(model)
         plan = memory.make_plan(memory.Loaded(model, model), config, PROMPT + ANSWER, int(gigabytes * 1e9), "cuda")
         assert plan.fits and plan.budget.fused
         scalars = walk.live - plan.needed.weights - plan.needed.training  # of the optimizer, and s of each layer

@@ -4,14 +4,13 @@ import pytest
 import torch
 from grpo.kernels.log_softmax_rows import TILE, log_softmax_rows
 from grpo.kernels.reference import log_softmax_rows as slow
+from test_layers import random
 
 
-def rows(width, number=5, offset=0.0, dtype=torch.float32, device="cpu"):
-    generator = torch.Generator().manual_seed(width)
-    logits = (torch.randn(number, width, generator=generator) * 4 + offset).to(dtype).to(device)
-    targets = torch.randint(width, (number,), generator=generator)
+def rows(width, number=5, dtype=torch.float32, device="cpu"):
+    targets = torch.randint(width, (number,), generator=torch.Generator().manual_seed(width))
     targets[0], targets[-1] = 0, width - 1  # in the first tile and in the last
-    return logits, targets.to(device)
+    return (random(number, width, device=device) * 4).to(dtype), targets.to(device)
 
 
 def check(logits, targets, temperature, slope_dtype, bf16_step, cuts=None):

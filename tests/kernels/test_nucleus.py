@@ -5,6 +5,7 @@ import torch
 from grpo.kernels.inverse_cdf import PIECE
 from grpo.kernels.nucleus import thresholds
 from grpo.kernels.reference import kept_tokens
+from test_layers import random
 
 from grpo.engine.device.draw import SamplingParams, _largest_share, _threshold, draw, uniforms
 from grpo.engine.device.ops import draw_tokens
@@ -13,8 +14,7 @@ CUTS = [(0, 0.9), (0, 0.3), (5, 1.0), (1, 1.0), (40, 0.8), (0, 1.0), (10**6, 0.5
 
 
 def rows(width, number=2, spread=3.0, device="cpu"):
-    generator = torch.Generator().manual_seed(width)
-    return (torch.randn(number, width, generator=generator) * spread).to(device)
+    return random(number, width, device=device) * spread
 
 
 def check_kept(logits, top_k, top_p, temperature=0.8):

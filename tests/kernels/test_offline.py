@@ -2,15 +2,12 @@
 asynchronous loads."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import triton
+from commands import ROOT, python
 
-ROOT = Path(__file__).resolve().parents[2]
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 STREAMING = set(
     "log_softmax_rows._rows inverse_cdf._masses rms_norm._forward rms_norm._backward rotary._heads swiglu._forward "
@@ -31,16 +28,11 @@ NARROW = {  # also what the launch before found out, and the scales and biases o
 
 
 @pytest.fixture(scope="module")
-def compiled() -> list[dict]:
+def compiled():
     missing = [tool for tool in ("ptxas", "cuobjdump") if not (TOOLS / tool).exists()]
     if missing:
         pytest.skip(f"this build of Triton has no {' and no '.join(missing)}")
-    done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("offline.py")],
-        env={**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    done = python(Path(__file__).with_name("offline.py"), TRITON_INTERPRET="0", PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from grpo.kernels.quantised_linear import MOST_ROWS, quantised_linear
 from grpo.kernels.reference import int8_rows, lora_linear, nf4_rows
+from test_layers import random
 
 from grpo.engine.device import ops
 from grpo.engine.device.quantised import FORMATS, levels_of
@@ -15,18 +16,14 @@ HELD = pytest.mark.parametrize("held", TWINS)
 
 def problem(rows, outputs, inputs, columns, dtype, device, held="int8"):
     """The input [x | h], with other numbers to its right, the weight, and the numbers that it was made of."""
-    generator = torch.Generator().manual_seed(rows * outputs)
-
-    def random(*shape):
-        return torch.randn(*shape, generator=generator).to(dtype).to(device)
-
-    exact = random(outputs, inputs)
+    options = {"dtype": dtype, "device": device}
+    exact = random(outputs, inputs, **options)
     weight = QuantisedWeight(Build(None, False, dtype, device, FORMATS[held]), outputs, inputs, columns)
     weight.rows().copy_(exact)
-    weight.tail.copy_(random(outputs, columns))
-    wide = torch.full((rows, inputs + columns + 8), float("nan"), dtype=dtype, device=device)
-    x = wide[:, : inputs + columns].copy_(random(rows, inputs + columns))
-    return x, weight.rows(tail=columns), random(outputs), exact
+    weight.tail.copy_(random(outputs, columns, **options))
+    wide = torch.full((rows, inputs + columns + 8), float("nan"), **options)
+    x = wide[:, : inputs + columns].copy_(random(rows, inputs + columns, **options))
+    return x, weight.rows(tail=columns), random(outputs, **options), exact
 
 
 def kernel(x, weight, bias=None):

@@ -32,7 +32,7 @@ def test_the_slope_on_the_exact_change(device, decoding, dtype, held):
     layer.init_adapter(generator)
     x = torch.randn(1024, WIDTH, generator=generator).to(dtype).to(device)
 
-    def outputs() -> torch.Tensor:
+    def outputs():
         layer.refresh()
         with torch.no_grad(), layer.sampling() if decoding else nullcontext():
             (y,) = layer(x)

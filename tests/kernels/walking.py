@@ -219,6 +219,10 @@ def prefill(walk: Walk, model: Decoder) -> None:
         assert len(generation.live) == ROWS
 
 
+def optimizer_of(model: Decoder) -> Optimizer:
+    return Optimizer(FlatParameters(model.parameters()), (0.9, 0.999), 1e-8, 0.0)
+
+
 def micro_batch(num_completions: int = 12) -> PackedBatch:
     """Make a micro-batch of one prompt and its completions."""
     completion = Completion.given([5] * ANSWER, "length", loss_weight=1.0, advantage=1.0)
@@ -237,7 +241,7 @@ def reference(walk: Walk, model: Decoder) -> None:
 
 def train(walk: Walk, model: Decoder) -> None:
     """A micro-batch forward and backward, with KL penalty."""
-    optimizer = Optimizer(FlatParameters(model.parameters()), (0.9, 0.999), 1e-8, 0.0)
+    optimizer = optimizer_of(model)
     batch = micro_batch()
     model._cos_sin()
     walk.begin()
@@ -248,7 +252,7 @@ def train(walk: Walk, model: Decoder) -> None:
 
 def update(walk: Walk, model: Decoder) -> None:
     """Clip the gradient and apply it. Its norm is the one number that the host waits for."""
-    optimizer = Optimizer(FlatParameters(model.parameters()), (0.9, 0.999), 1e-8, 0.0)
+    optimizer = optimizer_of(model)
     walk.begin()
     norm = lambda: torch.linalg.vector_norm(optimizer.flat.grad).dim() + 2.0  # noqa: E731
     with mock.patch.object(optimizer.flat, "grad_norm", norm):

@@ -1,8 +1,6 @@
 """Atomic facts from a model's reply, and which of them count (without a model: test_matcher.py)."""
 
 import asyncio
-import time
-from dataclasses import dataclass
 
 import pytest
 from cells import HOSTILE, cells
@@ -10,15 +8,9 @@ from cells import HOSTILE, cells
 from knowledge.facts.claims import MAX_FACTS, MAX_TEXT_CHARS, Claim, admissible
 from knowledge.facts.model_decomposer import by_model, prompt
 from knowledge.facts.replies import num_words, parse_reply, without_thoughts
+from rewards.api.reply import ChatReply
 
 MIRA = "Mira Tolan"
-
-
-@dataclass
-class FakeReply:
-    text: str | None
-    reason: str = ""
-    cut: str = ""
 
 
 def claims(facts):
@@ -29,13 +21,13 @@ def texts(facts):
     return [claim.fact for claim in facts]
 
 
-def model_saying(*texts: str | None, reason: str = "", cut: str = "", **options):
+def model_saying(*texts, reason="", cut="", **options):
     """A decomposer whose model gives these replies, the last one for ever; and the list of what it was asked."""
     calls: list = []
 
     async def ask(messages, *, max_tokens, prompt_version, read):
         calls.append((messages, max_tokens, prompt_version, read))
-        return FakeReply(texts[min(len(calls), len(texts)) - 1], reason, cut)
+        return ChatReply(texts[min(len(calls), len(texts)) - 1], reason, cut)
 
     decompose = by_model(ask, **options)
     return lambda *arguments: asyncio.run(decompose(*arguments)), calls
@@ -112,24 +104,24 @@ JSON = cells(r"""
     {"facts": [{"fact": "Mira was born.", "source": "Mira was born there."}, "Velda is old."]}
     ["- Mira was born.", "2. Velda is old."] ¦ ["Mira was born.", "Velda is old.", "And Mira was al
     """)
+OTHERS = cells(r"""
+    - A bb cc\n- X yy zz\n- a bb cc\n- Last one here ⇒ A bb cc / X yy zz / Last one here
+    - ナポレオンはパリにいた\n- กรุงเทพเป็นเมืองหลวง\n- はい ⇒ ナポレオンはパリにいた / กรุงเทพเป็นเมืองหลวง
+    - 唐朝建立于618年\n- 唐 ⇒ 唐朝建立于618年 ¦ - Mira was born.\n[This is all that is stated.] ⇒ Mira was born.
+    """)
+FACTS = cells("""
+    Mira has [] in her name. ¦ Mira | Tolan was born. ¦ 2 < 3 is true. ¦ "Mira" and "Velda" are old.
+    Mira won (1) cup. (2) of them were old. ¦ Mira was born in 1962. 3. of May it was.
+    """)
 LISTS = {  # a reply -> its facts
     **{
         f"{first}{TWO[0]}\n{second}{TWO[1]}": TWO
         for first, second in (marks.replace("_", " ").split("|") for marks in MARKS)
     },
     **dict.fromkeys(FORMS + JSON, TWO),
-    "- A bb cc\n- X yy zz\n- a bb cc\n- Last one here": ["A bb cc", "X yy zz", "Last one here"],
-    "- ナポレオンはパリにいた\n- กรุงเทพเป็นเมืองหลวง\n- はい": ["ナポレオンはパリにいた", "กรุงเทพเป็นเมืองหลวง"],
-    "- 唐朝建立于618年\n- 唐": ["唐朝建立于618年"],
+    **{reply: facts.split(" / ") for reply, facts in (case.split(" ⇒ ") for case in OTHERS)},
+    **{f"- {fact}": [fact] for fact in FACTS},
     "- Yes": [],
-    "- Mira was born.\n[This is all that is stated.]": ["Mira was born."],
-    **{
-        f"- {fact}": [fact]
-        for fact in cells("""
-    Mira has [] in her name. ¦ Mira | Tolan was born. ¦ 2 < 3 is true. ¦ "Mira" and "Velda" are old.
-    Mira won (1) cup. (2) of them were old. ¦ Mira was born in 1962. 3. of May it was.
-    """)
-    },
 }
 NO_FACTS = cells(r"""
     NON_FACTUAL: only doubts ¦ NON_FACTUAL ¦ \nNON_FACTUAL:\n ¦ non_factual: a ¦ NON-FACTUAL. ¦ **NON_FACTUAL**
@@ -215,11 +207,8 @@ def test_a_models_thoughts_are_no_part_of_its_reply(rest):
 
 
 def test_a_models_facts_go_through_the_same_gate():
-    reply = (
-        "- Mira Tolan was born in Velda.\n- Paris is in France.\n- Mira Tolan was born.\n- Mira Tolan "
-        "was born in Velda!"
-    )
-    ask, calls = model_saying(reply)
+    reply = "- Mira Tolan was born in Velda.\n- Paris is in France.\n- Mira Tolan was born."
+    ask, calls = model_saying(f"{reply}\n- Mira Tolan was born in Velda!")
     found = ask("She was born in Velda.", "Where was Mira Tolan born?", MIRA)
     assert texts(found.facts) == ["Mira Tolan was born in Velda."]
     assert calls[0][1] > 0 and calls[0][2] == "facts-2"
@@ -242,23 +231,25 @@ def test_a_reply_that_is_no_list_is_asked_for_once_more():
     assert calls[0][3] is parse_reply  # what it cannot read is not cached
 
 
+CUT_LATER = cells(r"""
+    - Mira Tolan was born in Velda.\n- She works as a baker in Or ¦ ["Mira Tolan was born in Velda.", "She wo
+    """)
+CUT_EARLY = cells(
+    r"""
+    ["Mira Tolan was born in Vel ¦ - Mira Tolan was born in Vel ¦ NON_FACTUAL: nothing.\n- Mira To
+    <think>\n- Mira Tolan was born in Velda.\n
+    """,
+    "",
+)
+
+
 def test_a_reply_that_was_cut_loses_the_fact_at_the_cut_alone():
-    cut = "- Mira Tolan was born in Velda.\n- She works as a baker in Or"
-    found = model_saying(None, reason="it was cut", cut=cut)[0]("She was born in Velda, a baker.", "", MIRA)
-    assert texts(found.facts) == ["Mira Tolan was born in Velda."]
-    found = model_saying(None, reason="it was cut", cut='["Mira Tolan was born in Velda.", "She wo')[0](
-        "In Velda.", "", MIRA
-    )
-    assert texts(found.facts) == ["Mira Tolan was born in Velda."]
-    for cut in (
-        '["Mira Tolan was born in Vel',
-        "- Mira Tolan was born in Vel",
-        "NON_FACTUAL: nothing.\n- Mira To",
-        "<think>\n- Mira Tolan was born in Velda.\n",
-        "",
-    ):
-        found = model_saying(None, reason="it was cut", cut=cut)[0]("She was born in Velda.", "", MIRA)
-        assert found.facts is None and "it was cut" in found.reason
+    for cut in CUT_LATER + CUT_EARLY:
+        found = model_saying(None, reason="it was cut", cut=cut)[0]("She was born in Velda, a baker.", "", MIRA)
+        if cut in CUT_LATER:
+            assert texts(found.facts) == ["Mira Tolan was born in Velda."]
+        else:
+            assert found.facts is None and "it was cut" in found.reason
 
 
 def test_an_empty_text_costs_no_call():
@@ -321,9 +312,7 @@ def test_words():
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_texts(text):
-    start = time.process_time()
+def test_hostile_texts(text, linear_time):
     admissible(claims([text]), text, text[:1000])
     parse_reply(text)
     "".join(message["content"] for message in prompt(text, text, text)).encode()
-    assert time.process_time() - start < 10  # linear: 20 ms on a quiet machine

@@ -3,27 +3,31 @@
 import json
 import random
 import shutil
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
-from cells import cells
+from commands import python
+from making import refused
+from safetensors.torch import load_file, save_file
 
-from grpo.base.errors import UserError
 from knowledge.facts.entailment import EntailmentVerifier, label_columns
 from knowledge.facts.verdict import Verdict
 from knowledge.store.passages import Passage
 
-ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = ("The museum is{} in {}.", "Mira Tolan was{} born in {}.", "Jon Orn was{} raised in {}.")
 VALUES = ("Paris", "Velda", "Orun")
+SIZES = """{
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "max_position_embeddings": 512, "type_vocab_size": 2, "relative_attention": true, "position_buckets": 16,
+    "pos_att_type": ["c2p", "p2c"], "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+    "pooler_dropout": 0.0, "initializer_range": 0.2
+}"""
 IDS = {"contradiction": 0, "entailment": 1, "neutral": 2}  # in no usual order: the config alone tells it
 
 
-def example(rng: random.Random) -> tuple[str, str, int]:
+def example(rng):
     """The same again is entailed; the same with "not" or another value is contradicted; another sentence is neither."""
     template, other = rng.sample(TEMPLATES, 2)
     value, another = rng.sample(VALUES, 2)
@@ -42,14 +46,9 @@ def word_tokenizer():
     from transformers import PreTrainedTokenizerFast
 
     special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
-    words = (
-        {word for template in TEMPLATES for word in template.replace("{}", " ").replace(".", " . ").split()}
-        | set(VALUES)
-        | {"not"}
-    )
-    tokenizer = Tokenizer(
-        models.WordLevel({word: i for i, word in enumerate([*special, *sorted(words)])}, unk_token="[UNK]")
-    )
+    words = set(" ".join([*TEMPLATES, *VALUES, "not"]).replace("{}", " ").replace(".", " . ").split())
+    vocabulary = {word: i for i, word in enumerate([*special, *sorted(words)])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -61,33 +60,15 @@ def word_tokenizer():
 
 
 @pytest.fixture(scope="session")
-def entailment_model(tmp_path_factory) -> Path:
+def entailment_model(tmp_path_factory):
     """A DeBERTa-v2 checkpoint that has learnt `example`."""
     from transformers import DebertaV2Config, DebertaV2ForSequenceClassification
 
     folder, tokenizer, rng = tmp_path_factory.mktemp("nli"), word_tokenizer(), random.Random(0)
     torch.manual_seed(0)
-    model = DebertaV2ForSequenceClassification(
-        DebertaV2Config(
-            vocab_size=len(tokenizer),
-            hidden_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=128,
-            max_position_embeddings=512,
-            type_vocab_size=2,
-            relative_attention=True,
-            position_buckets=16,
-            pos_att_type=["c2p", "p2c"],
-            hidden_dropout_prob=0.0,
-            initializer_range=0.2,
-            attention_probs_dropout_prob=0.0,
-            pooler_dropout=0.0,
-            pad_token_id=0,
-            id2label={i: name for name, i in IDS.items()},
-            label2id=IDS,
-        )
-    )
+    sizes = json.loads(SIZES) | {"vocab_size": len(tokenizer), "pad_token_id": 0}
+    config = DebertaV2Config(**sizes, id2label={i: name for name, i in IDS.items()}, label2id=IDS)
+    model = DebertaV2ForSequenceClassification(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
     losses: list[float] = []
     while len(losses) < 2000 and (len(losses) < 20 or max(losses[-20:]) > 0.05):
@@ -104,58 +85,40 @@ def entailment_model(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def verifier(entailment_model) -> EntailmentVerifier:
+def verifier(entailment_model):
     return EntailmentVerifier(str(entailment_model), device="cpu")
 
 
 @pytest.fixture
-def spoilt(entailment_model, tmp_path) -> Path:
+def spoilt(entailment_model, tmp_path):
     """The checkpoint, to be spoilt."""
     return Path(shutil.copytree(entailment_model, tmp_path / "copy"))
 
 
-def edit_config(folder: Path, **changes) -> None:
+def edit_config(folder, **changes):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | changes))
 
 
-def refused(folder: Path, **options) -> UserError:
-    with pytest.raises(UserError) as error:
-        EntailmentVerifier(str(folder), **{"device": "cpu"} | options)
-    assert error.value.exit_code == 3 and error.value.why and error.value.fix
-    return error.value
+def refuse(folder, *parts, device="cpu"):
+    return refused(lambda: EntailmentVerifier(str(folder), device=device), *parts)
 
 
-def passages(*texts: str) -> list[Passage]:
+def passages(*texts):
     return [Passage(f"doc#{i}", "doc", text, 1.0) for i, text in enumerate(texts)]
 
 
 def test_right_verdicts_with_evidence(verifier):
-    texts = passages("The museum is in Paris.", "Mira Tolan was born in Velda.")
-    asked = [
-        "Mira Tolan was born in Velda.",
-        "Mira Tolan was born in Orun.",
-        "Mira Tolan was not born in Velda.",
-        "Jon Orn was raised in Velda.",
-        "The museum is in Paris.",
-    ]
-    museum, born = texts
-    assert verifier.verify([*((fact, texts) for fact in asked), ("The museum is in Paris.", [])]) == [
-        Verdict("supported", born),
-        Verdict("refuted", born),
-        Verdict("refuted", born),
-        Verdict("unknown"),
-        Verdict("supported", museum),
-        Verdict("unknown"),
-    ]
-
-
-@pytest.mark.parametrize("labels", cells("L0 L1 L2 ¦ entailment no neutral ¦ entailment neutral Neutral"))
-def test_missing_label_names_are_refused(spoilt, labels):
-    names = labels.split()
-    edit_config(spoilt, id2label=dict(enumerate(names)), label2id={name: i for i, name in enumerate(names)})
-    error = refused(spoilt)
-    assert names[0] in error.what and "id2label" in error.fix
+    museum, born = texts = passages("The museum is in Paris.", "Mira Tolan was born in Velda.")
+    verdicts = {
+        "Mira Tolan was born in Velda.": Verdict("supported", born),
+        "Mira Tolan was born in Orun.": Verdict("refuted", born),
+        "Mira Tolan was not born in Velda.": Verdict("refuted", born),
+        "Jon Orn was raised in Velda.": Verdict("unknown"),
+        "The museum is in Paris.": Verdict("supported", museum),
+    }
+    asked = [*((fact, texts) for fact in verdicts), ("The museum is in Paris.", [])]
+    assert verifier.verify(asked) == [*verdicts.values(), Verdict("unknown")]
 
 
 def test_label_names_in_any_case_and_order():
@@ -163,33 +126,39 @@ def test_label_names_in_any_case_and_order():
     assert label_columns("m", {0: "contradiction", 1: "neutral", 2: "entailment"}) == [2, 0, 1]
 
 
-def test_only_safetensors_are_loaded(spoilt):
-    (spoilt / "model.safetensors").rename(spoilt / "pytorch_model.bin")
-    assert "safetensors" in refused(spoilt).why
+def call_labels(folder, *names):
+    edit_config(folder, id2label=dict(enumerate(names)), label2id={name: i for i, name in enumerate(names)})
 
 
-def test_code_in_a_checkpoint_never_runs(spoilt, tmp_path):
-    (spoilt / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    edit_config(
-        spoilt, model_type="own", auto_map={"AutoConfig": "own.Own", "AutoModelForSequenceClassification": "own.Own"}
-    )
-    refused(spoilt)
-    assert not (tmp_path / "ran").exists()
-
-
-def test_a_checkpoint_without_its_head_is_refused(spoilt):
-    from safetensors.torch import load_file, save_file
-
-    weights = load_file(spoilt / "model.safetensors")
+def without_head(folder):
+    weights = load_file(folder / "model.safetensors")
     body = {name: tensor for name, tensor in weights.items() if not name.startswith("classifier")}
-    save_file(body, spoilt / "model.safetensors", {"format": "pt"})
-    assert "classifier" in refused(spoilt).why
+    save_file(body, folder / "model.safetensors", {"format": "pt"})
 
 
-def test_damaged_and_missing_files(spoilt, tmp_path):
-    (spoilt / "model.safetensors").write_bytes(b"damaged")
-    assert "cannot load" in refused(spoilt).what
-    refused(tmp_path / "none")
+def with_code(folder):
+    (folder / "own.py").write_text(f"open({str(folder.parent / 'ran')!r}, 'w')\n")
+    classes = {"AutoConfig": "own.Own", "AutoModelForSequenceClassification": "own.Own"}
+    edit_config(folder, model_type="own", auto_map=classes)
+
+
+SPOILT = {  # a word of the message, and what is done to the checkpoint
+    "cannot load": lambda at: (at / "model.safetensors").write_bytes(b"damaged"),
+    "safetensors": lambda at: (at / "model.safetensors").rename(at / "pytorch_model.bin"),
+    "classifier": without_head,
+    "own": with_code,
+    "": shutil.rmtree,
+    "L0": lambda at: call_labels(at, "L0", "L1", "L2"),
+    "no": lambda at: call_labels(at, "entailment", "no", "neutral"),
+    "id2label": lambda at: call_labels(at, "entailment", "neutral", "Neutral"),
+}
+
+
+@pytest.mark.parametrize("word", SPOILT)
+def test_a_spoilt_checkpoint_is_refused_and_its_code_never_runs(spoilt, word):
+    SPOILT[word](spoilt)
+    refuse(spoilt, word)
+    assert not (spoilt.parent / "ran").exists()
 
 
 def test_it_goes_to_the_device_it_is_given(entailment_model, verifier):
@@ -198,13 +167,13 @@ def test_it_goes_to_the_device_it_is_given(entailment_model, verifier):
     with pytest.raises(TypeError):
         EntailmentVerifier(str(entailment_model))
     if not torch.cuda.is_available():
-        assert "cuda:3" in refused(entailment_model, device="cuda:3").what
+        refuse(entailment_model, "cuda:3", device="cuda:3")
 
 
 class Said(EntailmentVerifier):
     """Without a model: the probabilities of passages as their texts give them."""
 
-    def __init__(self, threshold: float = 0.25, weigh_contradiction: bool = True):
+    def __init__(self, threshold=0.25, weigh_contradiction=True):
         self.threshold, self.weigh_contradiction = threshold, weigh_contradiction
 
     def probabilities(self, pairs):
@@ -239,11 +208,11 @@ def test_how_passages_are_weighed(row):
 
 def test_a_fact_that_spells_a_special_token_is_only_text(monkeypatch, verifier):
     """Otherwise a policy could write a premise of its own."""
-    seen, pad = [], verifier.tokenizer.pad
-    monkeypatch.setattr(verifier.tokenizer, "pad", lambda inputs, **more: seen.append(inputs) or pad(inputs, **more))
+    seen, forward = [], verifier.model.forward
+    monkeypatch.setattr(verifier.model, "forward", lambda **inputs: seen.append(inputs) or forward(**inputs))
     end = verifier.tokenizer.sep_token
     verifier.probabilities([("red", "blue"), (f"red {end} red", f"blue {end} blue {end}")])
-    counts = [ids.count(verifier.tokenizer.sep_token_id) for inputs in seen for ids in inputs["input_ids"]]
+    counts = [ids.tolist().count(verifier.tokenizer.sep_token_id) for inputs in seen for ids in inputs["input_ids"]]
     assert len(counts) == 2 and len(set(counts)) == 1
 
 
@@ -251,11 +220,9 @@ def test_batches_change_nothing(verifier, monkeypatch):
     rng = random.Random(2)
     pairs = [example(rng)[:2] for _ in range(30)] + [("Velda " * 200, "Orun"), ("Paris", "Tane " * 90)]
     whole = torch.tensor(verifier.probabilities(pairs))
-    monkeypatch.setattr("knowledge.facts.entailment.BATCH_SIZE", 3)
-    torch.testing.assert_close(torch.tensor(verifier.probabilities(pairs)), whole, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(
-        torch.tensor([verifier.probabilities([pair])[0] for pair in pairs]), whole, rtol=1e-4, atol=1e-5
-    )
+    for size in (3, 1):
+        monkeypatch.setattr("knowledge.facts.entailment.BATCH_SIZE", size)
+        torch.testing.assert_close(torch.tensor(verifier.probabilities(pairs)), whole, rtol=1e-4, atol=1e-5)
 
 
 def test_threads_share_one_model(verifier):
@@ -267,7 +234,5 @@ def test_threads_share_one_model(verifier):
 
 def test_importing_it_does_not_load_transformers():
     """Offline runs with the lexical verifier must start fast."""
-    code = (
-        "import sys, knowledge.facts.entailment, rewards.knowrl.fact_checker; sys.exit('transformers' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+    code = "import sys, knowledge.facts.entailment, rewards.knowrl.fact_checker"
+    assert python("-c", f"{code}; sys.exit('transformers' in sys.modules)").returncode == 0

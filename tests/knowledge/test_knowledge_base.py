@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cells import cells
+from making import refused
 
-from grpo.base.errors import UserError
 from knowledge.build import build
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.database import fingerprint, identity
@@ -52,10 +52,10 @@ def test_lookup_guesses_by_search_last_and_says_so(base):
 
 def test_coverage_counts_each_title_once(base):
     coverage = base.coverage(["Alex", "Alex", "Alex;AleX", "Salt March of Gandhi", "qqq"])
-    assert [coverage.count(how) for how in ("exact", "parts", "search", "missing")] == [1, 1, 1, 1]
+    assert [coverage.ways[how] for how in ("exact", "parts", "search", "missing")] == [1, 1, 1, 1]
     assert coverage.found == 0.5 and coverage.missing == ["Salt March of Gandhi", "qqq"]
     assert str(coverage).startswith("50.0% of 4 titles found")
-    assert base.coverage(["Salt March of Gandhi"], guess=False).count("missing") == 1
+    assert base.coverage(["Salt March of Gandhi"], guess=False).ways["missing"] == 1
     coverage = base.coverage(["Alex;Nobody", "Alex;Nobody;None", "qqq"])
     assert coverage.missing == ["Nobody", "None", "qqq"]
     assert str(coverage).endswith("1 missing; 3 single titles missing")
@@ -79,34 +79,27 @@ def test_a_short_document_is_evidence_as_a_whole(make_base):
     texts[4] = "A smith forges iron in Orun and sells it to all. \n" * 8
     with KnowledgeBase(make_base({"Jon Orn": texts, "Other": "Jon Orn"}, max_tokens=64)) as base:
 
-        def found(query: str, k: int, titles: tuple[str, ...] = ("Jon Orn",)) -> list[str]:
+        def found(query, k, titles=("Jon Orn",)):
             return [passage.id for passage in base.search(query, k, titles)]
 
         number = len(found("x", 100))
-        assert number >= 7 and found("x", 100) == [
-            f"Jon Orn#{place}" for place in range(number)
-        ]  # in the document's order
-        assert found("x", 5) == [f"Jon Orn#{place}" for place in range(5)]
+        in_order = [f"Jon Orn#{place}" for place in range(number)]
+        assert number >= 7 and found("x", 100) == in_order and found("x", 5) == in_order[:5]
         best = base.search("the iron of Jon Orn", 5, ["Jon Orn"])
         assert len(best) == 5 and "iron" in best[0].text and best[0].score > 0 and best[-1].score == 0
         assert found("the iron of Jon Orn", 3, ("Jon Orn", "Other"))[0] == "Other#0"
         assert base.search("nowhere", 5) == []  # everything: as before
 
 
-@pytest.mark.parametrize(
-    "query, title",
-    [
-        ("Who led the Salt March?", "Mahatma Gandhi"),
-        ("GANDHI'S MARCHES", "Mahatma Gandhi"),
-        ("mahatma", "Mahatma Gandhi"),  # in the title alone
-        ("band from Oslo", "AleX"),
-        ("1234 copies", "AleX"),
-        ("唐朝", "黑豹队"),
-        ("防守", "黑豹队"),
-        ("bakeries in Hamburg", "Alex"),
-    ],
-)
-def test_search_over_everything(base, query, title):
+SEARCHES = cells("""
+    Who led the Salt March? | Mahatma Gandhi ¦ GANDHI'S MARCHES | Mahatma Gandhi ¦ mahatma | Mahatma Gandhi
+    band from Oslo | AleX ¦ 1234 copies | AleX ¦ bakeries in Hamburg | Alex ¦ 唐朝 | 黑豹队 ¦ 防守 | 黑豹队
+    """)  # "mahatma" is in the title alone
+
+
+@pytest.mark.parametrize("case", SEARCHES)
+def test_search_over_everything(base, case):
+    query, title = case.split(" | ")
     assert base.search(query)[0].title == title
 
 
@@ -144,9 +137,8 @@ def test_ready_made_files_are_served_as_they_are_and_searched_once_they_are_buil
         assert base.lookup("Mahatma Gandhi").how == "exact" and base.lookup("nobody").how == "missing"
         found = base.search("he was born in 1962 in Kassel", titles=base.lookup("Alex;AleX").titles)
         assert "1962" in found[0].text and not re.search("</?s>|SEPARATOR", "".join(passage.text for passage in found))
-        with pytest.raises(UserError, match="has no full-text index") as error:
-            base.search("Who led the march?")
-    assert error.value.exit_code == 3 and f"knowledge.build {path}" in error.value.fix and path.read_bytes() == before
+        refused(lambda: base.search("Who led the march?"), "has no full-text index", f"knowledge.build {path}")
+    assert path.read_bytes() == before
     build(path, tmp_path / "ours.db")
     with KnowledgeBase(tmp_path / "ours.db") as base:
         assert base.search("Who led the march?")[0].title == "Mahatma Gandhi"
@@ -166,22 +158,19 @@ def test_the_identity_of_a_base_is_that_of_its_content(make_base, ready_made, tm
     one, two, again = ({"Alex": f"Alex was born in {city}."} for city in ("Kassel", "Kerpen", "Kassel"))
     built = [identity(make_base(documents)) for documents in (one, two, again)]
     assert built[0] == built[2] != built[1]
-    foreign = [
-        identity(ready_made(tmp_path / f"{number}.db", documents)) for number, documents in enumerate((one, two, again))
-    ]
+    given = enumerate((one, two, again))
+    foreign = [identity(ready_made(tmp_path / f"{number}.db", documents)) for number, documents in given]
     assert foreign[0] == foreign[2] != foreign[1]
     assert built[0] != identity(make_base({"Alexa": "Alex was born in Kassel."}))
     assert built[0] != identity(make_base({"Alex": "Alex was born in Kassel. " * 200}, max_tokens=32))
-    with pytest.raises(UserError, match="No such file"):
-        identity(tmp_path / "none.db")
+    refused(lambda: identity(tmp_path / "none.db"), "No such file")
 
 
 # Threads and processes
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="no /proc")
 def test_a_forked_child_opens_its_own_connections(base):
-    def num_open() -> int:
+    def num_open():
         files = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
         return files.count(str(base.path))
 
@@ -194,7 +183,6 @@ def test_a_forked_child_opens_its_own_connections(base):
     assert base.search("Salt March") == expected
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows cannot fork")
 def test_a_process_forks_while_its_threads_search(base):
     """A child would else find a lock of SQLite taken for ever, about once in ten times; and all find the same."""
     expected, is_over = base.search("Salt March"), threading.Event()

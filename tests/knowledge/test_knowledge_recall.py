@@ -15,7 +15,7 @@ XQUAD = Path(__file__).resolve().parents[3] / "shared" / "data" / "xquad"
 
 
 @pytest.fixture(scope="module")
-def xquad() -> tuple[dict[str, str], list[tuple[str, str, str]]]:
+def xquad():
     """Paragraphs by title, and (language, question, title of its paragraph)."""
     if not (XQUAD / "xquad.en.json").exists():
         pytest.skip(f"XQuAD is not at {XQUAD}")
@@ -29,7 +29,7 @@ def xquad() -> tuple[dict[str, str], list[tuple[str, str, str]]]:
     return paragraphs, questions
 
 
-def recall(path: Path, questions: list[tuple[str, str, str]]) -> dict[str, float]:
+def recall(path, questions):
     hits: dict[str, list[bool]] = {"en": [], "zh": []}
     with KnowledgeBase(path) as base:
         for language, question, title in questions:

@@ -122,7 +122,7 @@ async def write(
 def says(content: Any, finish_reason: str = "stop", after_s: float = 0.0) -> Behaviour:
     """Replies with a text, or with what a function makes of the request."""
 
-    async def behave(server: ApiServer, request: Request, writer: asyncio.StreamWriter) -> None:
+    async def behave(server, request, writer) -> None:
         await asyncio.sleep(after_s)
         text = content(request) if callable(content) else content
         await write(writer, json.dumps(chat(text, finish_reason)).encode())
@@ -133,7 +133,7 @@ def says(content: Any, finish_reason: str = "stop", after_s: float = 0.0) -> Beh
 def sends(body: bytes, status: int = 200, kind: str = "application/json", **headers: str) -> Behaviour:
     """Replies with these bytes."""
 
-    async def behave(server: ApiServer, request: Request, writer: asyncio.StreamWriter) -> None:
+    async def behave(server, request, writer) -> None:
         await write(writer, body, status, kind, **headers)
 
     return behave
@@ -144,17 +144,17 @@ def fails(status: int, code: str | None = None, message: str = "no", **headers: 
     return sends(json.dumps({"error": {"message": message, "type": code, "code": code}}).encode(), status, **headers)
 
 
-async def hangs(server: ApiServer, request: Request, writer: asyncio.StreamWriter) -> None:
+async def hangs(server, request, writer) -> None:
     """Never replies."""
     await asyncio.sleep(3600)
 
 
-async def resets(server: ApiServer, request: Request, writer: asyncio.StreamWriter) -> None:
+async def resets(server, request, writer) -> None:
     """Cuts the connection without a reply."""
     writer.transport.abort()
 
 
-async def drips(server: ApiServer, request: Request, writer: asyncio.StreamWriter) -> None:
+async def drips(server, request, writer) -> None:
     """Sends a byte now and then, for ever."""
     writer.write(b"HTTP/1.1 200 X\r\ncontent-type: application/json\r\ncontent-length: 100000\r\n\r\n{")
     while True:
@@ -163,7 +163,7 @@ async def drips(server: ApiServer, request: Request, writer: asyncio.StreamWrite
         await asyncio.sleep(0.02)
 
 
-async def dies_midway(server: ApiServer, request: Request, writer: asyncio.StreamWriter) -> None:
+async def dies_midway(server, request, writer) -> None:
     """Ends in the middle of a body."""
     writer.write(b'HTTP/1.1 200 X\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{"choices": [')
     await writer.drain()

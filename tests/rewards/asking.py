@@ -6,6 +6,7 @@ import inspect
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from api_server import ApiServer
 
@@ -24,12 +25,12 @@ PATIENCE_S = float(os.environ.get("PATIENCE_S", 600))
 FAST = Limits(deadline_s=PATIENCE_S)
 
 
-def client_of(server: ApiServer, limits: Limits = FAST, **more) -> ApiClient:
-    return ApiClient(Endpoint("judge", server.url, KEY_NAME, "m"), limits, **more)
+def client_of(server: ApiServer, cache=None, **limits) -> ApiClient:
+    return ApiClient(Endpoint("judge", server.url, KEY_NAME, "m"), replace(FAST, **limits), cache)
 
 
-def judge_of(server: ApiServer, **more) -> ModelJudge:
-    return ModelJudge(client_of(server, **more), TrainConfig().judge_max_tokens)
+def judge_of(server: ApiServer, cache=None) -> ModelJudge:
+    return ModelJudge(client_of(server, cache), TrainConfig().judge_max_tokens)
 
 
 class SetJudge(Resource):

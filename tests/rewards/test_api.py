@@ -5,14 +5,13 @@ import os
 import socket
 import threading
 import time
-from dataclasses import replace
 
 import pytest
 from api_server import ApiServer, drips, fails, hangs, resets, says, sends
-from asking import FAST, PATIENCE_S, ask, at_any_pace, check, client_of, complete, complete_all, until
+from asking import PATIENCE_S, ask, at_any_pace, check, client_of, complete, complete_all, until
+from making import refused
 
-from grpo.base.errors import PREFLIGHT, SERVICE, UserError
-from rewards.api.client import Limits
+from grpo.base.errors import PREFLIGHT, SERVICE
 from rewards.api.reply import ChatReply
 
 PERMANENT = {
@@ -27,14 +26,11 @@ def test_a_permanent_failure_is_not_retried_and_ends_the_run_with_exit_code_4(na
     with ApiServer(default=PERMANENT[name]) as server:
         client = client_of(server)
         for text in ("one", "two"):
-            with pytest.raises(UserError) as caught:
-                client.run_sync(complete(client, text))
-            assert caught.value.exit_code == SERVICE
+            error = refused(lambda text=text: client.run_sync(complete(client, text)), exit_code=SERVICE)
         assert len(server.requests) == 1  # the second question was not even sent
-        assert ("quota" in str(caught.value)) == name.startswith("quota")
-        with pytest.raises(UserError) as caught:
-            check(client_of(server))
-        assert caught.value.exit_code == PREFLIGHT and len(server.requests) == 2
+        assert ("quota" in str(error)) == name.startswith("quota")
+        refused(lambda: check(client_of(server)), exit_code=PREFLIGHT)
+        assert len(server.requests) == 2
 
 
 RETRIED = {
@@ -52,13 +48,11 @@ RETRIED = {
 @at_any_pace
 def test_a_passing_failure_is_retried(name, pace):
     """A first try that never ends leaves half of the deadline to the second."""
-    limits = replace(FAST, deadline_s=0.8 * pace) if name in ("hang", "drip") else FAST
+    limits = {"deadline_s": 0.8 * pace} if name in ("hang", "drip") else {}
     with ApiServer(RETRIED[name]) as server:
-        client = client_of(server, limits)
-        assert ask(client, "question") == [ChatReply("A")]
-        assert (
-            len(server.requests) == 2 and client.metrics()["judge/retries"] == client.metrics()["judge/failures"] == 1
-        )
+        client = client_of(server, **limits)
+        assert ask(client, "question") == [ChatReply("A")] and len(server.requests) == 2
+        assert client.counts["retries"] == client.counts["failures"] == 1
 
 
 @pytest.mark.parametrize("behaviour", [fails(500), sends(b""), drips])
@@ -67,7 +61,7 @@ def test_a_lasting_failure_is_tried_until_the_deadline_and_never_a_number(behavi
     """The deadline spans all tries, and beats a slow drip."""
     with ApiServer(default=behaviour) as server:
         start = time.monotonic()
-        (reply,) = ask(client_of(server, replace(FAST, deadline_s=0.6 * pace)), "question")
+        (reply,) = ask(client_of(server, deadline_s=0.6 * pace), "question")
         assert reply.text is None and f"tries within {0.6 * pace:g} s; " in reply.reason and len(server.requests) > 1
         assert 0.4 * pace <= time.monotonic() - start < 1.5 * pace
 
@@ -78,12 +72,10 @@ def test_a_refused_connection_is_retried_and_then_unscorable_and_before_the_firs
     with socket.socket() as taken:  # a port where nobody listens and that nobody else is given
         taken.bind(("127.0.0.1", 0))
         server.port = taken.getsockname()[1]
-        client = client_of(server, replace(FAST, deadline_s=0.3 * pace))
+        client = client_of(server, deadline_s=0.3 * pace)
         (reply,) = ask(client, "question")
-        assert reply.text is None and "reached" in reply.reason and client.metrics()["judge/calls"] > 1
-        with pytest.raises(UserError) as caught:
-            check(client_of(server))
-        assert caught.value.exit_code == PREFLIGHT
+        assert reply.text is None and "reached" in reply.reason and client.counts["calls"] > 1
+        refused(lambda: check(client_of(server)), exit_code=PREFLIGHT)
 
 
 def test_it_is_checked_also_where_an_event_loop_runs_as_in_a_notebook():
@@ -124,19 +116,18 @@ def test_a_redirect_is_not_followed_so_that_the_prompt_stays_here():
         ApiServer() as elsewhere,
         ApiServer(default=sends(b"", 307, location=f"{elsewhere.url}/chat/completions")) as server,
     ):
-        with pytest.raises(UserError, match="refuses"):
-            ask(client_of(server), "question")
+        refused(lambda: ask(client_of(server), "question"), "refuses", exit_code=SERVICE)
         assert not elsewhere.requests
 
 
-def held() -> tuple[int, int]:
+def held():
     """Open files and threads of this process."""
     return len(os.listdir("/proc/self/fd")), threading.active_count()
 
 
 def test_a_thousand_calls_leak_no_thread_and_no_socket():
     with ApiServer() as server:
-        client = client_of(server, Limits(max_concurrency=16))
+        client = client_of(server, max_concurrency=16)
 
         async def run():
             sizes = []
@@ -163,7 +154,7 @@ def test_close_ends_hanging_calls_at_once_as_unscorable(pace, monkeypatch):
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, daemon=True)
         thread.start()
-        client = client_of(server, Limits(max_concurrency=4))
+        client = client_of(server, max_concurrency=4)
         futures = [asyncio.run_coroutine_threadsafe(complete(client, f"question {i}"), loop) for i in range(8)]
         assert until(lambda: len(server.requests) == 4)
         start = time.monotonic()

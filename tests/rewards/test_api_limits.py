@@ -1,14 +1,14 @@
 """What the API client does for calm, speed and money: retries, limits, order, cache, costs."""
 
 import time
-from dataclasses import replace
 
 import pytest
-from api_server import ApiServer, Behaviour, fails, says
-from asking import FAST, PATIENCE_S, ask, check, client_of, complete
+from api_server import ApiServer, fails, says
+from asking import PATIENCE_S, ask, check, client_of, complete
+from making import refused
 
-from grpo.base.errors import SERVICE, UserError
-from rewards.api.client import cache_key, request_of
+from grpo.base.errors import SERVICE
+from rewards.api.client import ModelService, cache_key, request_of
 from rewards.api.reply import ChatReply, retry_after_s
 
 
@@ -35,15 +35,15 @@ def test_backoff_has_full_jitter_and_doubles_up_to_its_limit(monkeypatch):
     monkeypatch.setattr("rewards.api.client.random.uniform", lambda low, high: longest.append((low, high)) or 0.0)
     for name, value in {"BACKOFF_S": 0.5, "MAX_BACKOFF_S": 8.0, "PREFLIGHT_TRIES": 8}.items():
         monkeypatch.setattr(f"rewards.api.client.{name}", value)
-    with ApiServer(default=fails(500)) as server, pytest.raises(UserError):
-        check(client_of(server))
+    with ApiServer(default=fails(500)) as server:
+        refused(lambda: check(client_of(server)))
     assert longest == [(0, min(0.5 * 2**number, 8.0)) for number in range(8)]
 
 
 class BusyServer(ApiServer):
     """An endpoint that takes so many calls at once, each for so long, and answers 429 or 503 to all others."""
 
-    def __init__(self, capacity: int, takes_s: float, refusal: Behaviour):
+    def __init__(self, capacity, takes_s, refusal):
         super().__init__(default=self.reply)
         self.capacity, self.takes_s, self.refusal = capacity, takes_s, refusal
         self.running = 0
@@ -60,13 +60,12 @@ class BusyServer(ApiServer):
 
 def test_no_more_questions_are_under_way_than_allowed():
     with BusyServer(3, 0.02, fails(400)) as server:
-        limits = replace(FAST, max_concurrency=3)
-        assert ask(client_of(server, limits), *[f"question {i}" for i in range(12)]) == [ChatReply("A")] * 12
+        client = client_of(server, max_concurrency=3)
+        assert ask(client, *[f"question {i}" for i in range(12)]) == [ChatReply("A")] * 12
 
 
-def ask_dead_client(server: ApiServer, is_fatal: bool, read=str) -> list[ChatReply]:
-    limits = replace(FAST, dead_after=5, is_fatal=is_fatal)
-    client = client_of(server, limits)
+def ask_dead_client(server, is_fatal, read=str):
+    client = client_of(server, dead_after=5, is_fatal=is_fatal)
 
     async def run():
         return [await complete(client, f"question {i}", read=read) for i in range(8)]
@@ -84,10 +83,8 @@ DEAD = {
 @pytest.mark.parametrize("name", DEAD)
 def test_a_service_without_a_usable_reply_ends_the_run_at_once_with_the_reason(name):
     behaviour, read, word = DEAD[name]
-    with ApiServer(default=behaviour) as server, pytest.raises(UserError) as caught:
-        ask_dead_client(server, True, read)
-    assert caught.value.exit_code == SERVICE and word in str(caught.value)
-    assert "judge" in caught.value.what and "5 questions in a row" in caught.value.why
+    with ApiServer(default=behaviour) as server:
+        refused(lambda: ask_dead_client(server, True, read), word, "judge", "5 questions in a row", exit_code=SERVICE)
 
 
 def test_a_dead_service_is_only_announced_where_the_run_shall_go_on(caplog):
@@ -108,7 +105,7 @@ def test_equal_questions_under_way_are_asked_once():
     with ApiServer(default=says("A", after_s=0.1)) as server:
         client = client_of(server)
         assert ask(client, *["same"] * 8) == [ChatReply("A")] * 8
-        assert len(server.requests) == 1 and client.metrics()["judge/cache_hits"] == 7
+        assert len(server.requests) == 1 and client.counts["cache_hits"] == 7
 
 
 def test_the_cache_key_holds_model_parameters_prompt_version_and_text_but_not_the_nonce():
@@ -126,12 +123,12 @@ def test_counts_are_metrics():
     with ApiServer(fails(500)) as server:
         client = client_of(server)
         ask(client, "one", "two", "two")
-        assert client.metrics() == {
-            "judge/calls": 3,
-            "judge/retries": 1,
-            "judge/failures": 1,
-            "judge/unscorable": 0,
-            "judge/cache_hits": 1,
-            "judge/prompt_tokens": 20,
-            "judge/completion_tokens": 4,
+        assert ModelService(client, 8).counts() == {
+            "judge/calls": (3, 0),
+            "judge/retries": (1, 0),
+            "judge/failures": (1, 0),
+            "judge/unscorable": (0, 0),
+            "judge/cache_hits": (1, 0),
+            "judge/prompt_tokens": (20, 0),
+            "judge/completion_tokens": (4, 0),
         }

@@ -5,16 +5,14 @@ The rewards below are written as users write them. STRICT falls for nothing; eac
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 from api_server import ApiServer, says
 from cells import cells
-from commands import ROOT
-from making import build_base, write_rows
+from commands import ROOT, python
+from making import build_base, refused, write_rows
 
-from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.errors import INTERNAL, PREFLIGHT
 from grpo.config.load import load_config
 from rewards.attacks import ATTACKS
 from rewards.audit import asked_form, audit, main
@@ -66,12 +64,12 @@ ALSO = {  # what else of an attack's is tried
 }
 
 
-def falling(rule: str) -> str:
+def falling(rule):
     """A file with the reward `falls`, which pays by a rule on text, truth, and the match of the form."""
     return f"{STRICT}\nfalls = pays(lambda text, truth, found: {rule})\n"
 
 
-def audited(*settings: str, rows: int = 2, **options):
+def audited(*settings, rows=2, **options):
     return audit(load_config(None, settings, is_run=False)[0], rows, **options)
 
 
@@ -80,7 +78,7 @@ def world(tmp_path):
     """A folder with data, and what writes a file of rewards into it; returns the settings that name them."""
     data = write_rows(tmp_path / "rows.jsonl", ROWS)
 
-    def settings(code: str = "", *names: str) -> list[str]:
+    def settings(code="", *names):
         file = tmp_path / f"mine{len(list(tmp_path.iterdir()))}.py"
         file.write_text(code)
         named = [f"{file}:{name.removeprefix(':')}" if name.startswith(":") else name for name in names]
@@ -89,7 +87,7 @@ def world(tmp_path):
     return settings
 
 
-def paid(found) -> set[str]:
+def paid(found):
     return {one.attack for one in found.findings}
 
 
@@ -175,19 +173,15 @@ def test_a_reward_that_fails_on_an_attack_is_found(world):
 def test_a_reward_that_ends_the_process_does_not_end_it_well(world, when):
     """On an attack, and on an honest answer. In a process of its own, which would end with 0."""
     code = "from os import _exit\n" + falling(f"_exit(0) if {when} else strictly(text, truth, found)")
-    command = [sys.executable, "-m", "grpo", "rewards.audit", *world(code, ":falls")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    done = python("-m", "grpo", "rewards.audit", *world(code, ":falls"))
     assert done.returncode == 1 and "os._exit(0)" in done.stdout + done.stderr
 
 
 def test_a_reward_that_cannot_be_asked_ends_the_audit_with_the_reason(world):
-    with pytest.raises(UserError, match="broken failed"):
-        audited(*world("def broken(completions, **columns):\n    return 1 / 0\n", ":broken", "exact"))
-    with pytest.raises(UserError, match="NO_SUCH_VARIABLE") as error:
-        audited(
-            *world("", "correctness"), "judge_api_key_env=NO_SUCH_VARIABLE", "judge_model=m", "judge_base_url=http://x"
-        )
-    assert error.value.exit_code == PREFLIGHT
+    broken = world("def broken(completions, **columns):\n    return 1 / 0\n", ":broken", "exact")
+    refused(lambda: audited(*broken), "broken failed", exit_code=INTERNAL)
+    judge = "judge_api_key_env=NO_SUCH_VARIABLE", "judge_model=m", "judge_base_url=http://x"
+    refused(lambda: audited(*world("", "correctness"), *judge), "NO_SUCH_VARIABLE", exit_code=PREFLIGHT)
 
 
 def test_a_toy_world_that_is_not_made_yet_is_audited_and_leaves_nothing(tmp_path):
@@ -206,11 +200,11 @@ def test_a_reward_gets_messages_where_the_data_holds_conversations(world, tmp_pa
 
 def test_data_without_answers_is_refused(world, tmp_path):
     data = write_rows(tmp_path / "none.jsonl", [{"question": "Who?", "answer": None}])
-    with pytest.raises(UserError, match="no row of the data has an answer"):
-        audited(*world("", "format"), f"dataset_id_or_path={data}")
+    settings = *world("", "format"), f"dataset_id_or_path={data}"
+    refused(lambda: audited(*settings), "no row of the data has an answer")
 
 
-def judged(request, is_fooled: bool) -> str:
+def judged(request, is_fooled):
     """What a judge replies that compares letter for letter, and perhaps obeys the candidate."""
     reference, candidate = (re.search(rf"<{name} \w+>\n(.*)\n", request.text)[1] for name in ("reference", "candidate"))
     if is_fooled and "CORRECT" in candidate:
@@ -272,8 +266,7 @@ def test_the_rewards_of_sums_and_choices_pay_no_attack(world, tmp_path):
 
 
 def test_knowrls_published_parser_is_found_by_the_command():
-    command = [sys.executable, "-m", "grpo", "rewards.audit", "rewards/examples/knowrl_judge.yaml"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    done = python("-m", "grpo", "rewards.audit", "rewards/examples/knowrl_judge.yaml")
     assert done.returncode == 1, done.stderr
     assert "correct gives 2: a wrong answer" in done.stdout
 

@@ -1,13 +1,11 @@
 """The rewards that benchmarks bring: the chosen letter, SimpleQA's three grades, questions without an answer."""
 
 import asyncio
-import time
 
 import pytest
 from asking import SetJudge
 from cells import cells
 
-from grpo.algorithm.schema import Score
 from rewards import choice
 from rewards.format import final_text
 from rewards.outcome.correctness import grader, judge_by_guide, judge_by_rules
@@ -60,10 +58,8 @@ def test_the_letter_that_is_chosen():
 
 
 @pytest.mark.parametrize("piece", ["A ", "A, ", "answer ", "not ", "I ", "B) ", "选", "a", "A or ", " ", "A?", "A/"])
-def test_the_letter_is_found_in_linear_time(piece):
-    start = time.process_time()
+def test_the_letter_is_found_in_linear_time(piece, linear_time):
     choice.chosen_letter(piece * (100_000 // len(piece)))
-    assert time.process_time() - start < 10
 
 
 def test_the_value_of_a_letter():
@@ -80,7 +76,7 @@ def test_what_a_completion_says_in_the_end():
     assert final_text("<think>a") == "" and final_text("<answer>b") == "<answer>b"
 
 
-def graded(monkeypatch, outcome, completion, row=ROW) -> tuple[Score, SetJudge]:
+def graded(monkeypatch, outcome, completion, row=ROW):
     judge = SetJudge(outcome)
     monkeypatch.setattr("rewards.outcome.correctness.build_judge", lambda options: judge)
     (reward,) = build_rewards(["simpleqa"], {"judge": "api"})

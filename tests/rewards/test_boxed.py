@@ -1,11 +1,14 @@
 """The verifier's surface: the box, the truth, the verdict and its reason."""
 
+import json
+import re
+
 import pytest
 from cells import cells
 
 from rewards.boxed import build, is_prose
 from rewards.exact import after_solution
-from rewards.mathematics.boxes import MAX_ANSWER_CHARS, equivalent, gold_answer, last_boxed, verdict
+from rewards.mathematics.boxes import MAX_ANSWER_CHARS, equivalent, gold_answer, grade_box, last_boxed
 
 BOXES = cells(
     r"""
@@ -128,25 +131,26 @@ VERDICTS = cells(
 @pytest.mark.parametrize("case", VERDICTS)
 def test_verdict(case):
     completion, truth, kind, reason = case.split(" | ")
-    assert verdict(completion, truth) == (kind, reason)
+    assert grade_box(completion, truth) == (kind, reason)
 
 
-@pytest.mark.parametrize(
-    ("truth", "right", "wrong"),
-    [
-        (1 / 3, (r"\frac13", "0.3333333333333333", "x = 1/3"), ("0.33", "0.3333333333333334", "1/4")),
-        (0.10000000149011612, ("0.1", r"\frac{1}{10}"), ("0.11", "0.10000001")),  # 0.1 as a float32
-        (-2.5, ("-2.5", "-5/2", r"-2\frac12"), ("2.5", "-2.4")),
-        (27.0, ("27", "27.0"), ("28", "2.7")),
-        ([0.5, 2 / 3], ("1/2", "2/3"), ("0.5, 2/3", "0.67")),
-        ("0.3333333333333333", ("0.3333333333333333",), ("1/3",)),  # a text is exact
-    ],
+FLOATS = cells(  # a truth in JSON ≡ answers that are right ≢ answers that are wrong. A text is exact
+    r"""
+    0.3333333333333333 ≡ \frac13 ≡ 0.3333333333333333 ≡ x = 1/3 ≢ 0.33 ≢ 0.3333333333333334 ≢ 1/4
+    0.10000000149011612 ≡ 0.1 ≡ \frac{1}{10} ≢ 0.11 ≢ 0.10000001 ¦ -2.5 ≡ -2.5 ≡ -5/2 ≡ -2\frac12 ≢ 2.5 ≢ -2.4
+    27.0 ≡ 27 ≡ 27.0 ≢ 28 ≢ 2.7 ¦ [0.5, 0.6666666666666666] ≡ 1/2 ≡ 2/3 ≢ 0.5, 2/3 ≢ 0.67
+    "0.3333333333333333" ≡ 0.3333333333333333 ≢ 1/3
+    """  # the second is 0.1 as a float32
 )
-def test_a_float_stands_for_the_fraction_that_rounds_to_it(truth, right, wrong):
-    values = {"math_reward_correct": 1.0, "math_reward_wrong": 0.0, "math_reward_no_answer": -1.0}
-    grade = build("math", values).grade
-    for answers, value in ((right, 1.0), (wrong, 0.0)):
-        assert [grade(rf"\boxed{{{answer}}}", {"answer": truth}).value for answer in answers] == [value] * len(answers)
+
+
+@pytest.mark.parametrize("case", FLOATS)
+def test_a_float_stands_for_the_fraction_that_rounds_to_it(case):
+    grade = build("math", {"math_reward_correct": 1.0, "math_reward_wrong": 0.0, "math_reward_no_answer": -1.0}).grade
+    truth, *answers = re.split(" (?=[≡≢])", case)
+    for answer in answers:
+        value = grade(rf"\boxed{{{answer[2:]}}}", {"answer": json.loads(truth)}).value
+        assert value == (answer[0] == "≡"), answer
 
 
 def test_white_space_does_not_count_in_answers_too_long_to_read():
@@ -157,6 +161,6 @@ def test_white_space_does_not_count_in_answers_too_long_to_read():
 
 def test_a_reason_can_always_be_printed():
     for content in ("\x1b[31m5", "\ud800", "5\x00", "5\u202e", "9" * 100_000):
-        _, reason = verdict(rf"\boxed{{{content}}}", "8")
+        _, reason = grade_box(rf"\boxed{{{content}}}", "8")
         assert reason.encode("utf-8")
         assert reason.isprintable() and len(reason) < 600

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rewards.mathematics.boxes import equivalent, verdict
+from rewards.mathematics.boxes import equivalent, grade_box
 
 CASES_FOLDER = Path(__file__).parent / "boxed_cases"
 # the first for the other, and turned round
@@ -20,7 +20,7 @@ VERDICTS = {"≡": (True, True), "≢": (False, False), "⇒": (True, False), "�
 BLOCK = 50  # cases of one test: a test for each would take pytest longer than the verifier
 
 
-def read_cases() -> list[tuple[str, str, str, str]]:
+def read_cases():
     """Return file and line, first side, sign, other side."""
     cases = []
     for path in sorted(CASES_FOLDER.glob("*.txt")):
@@ -54,4 +54,4 @@ def test_cases(block):
 def test_every_truth_equals_itself_in_a_box():
     truths = {truth for _, first, sign, other in CASES if sign != "≢" for truth in (first, other)}
     for truth in truths - {"8;\\"}:  # whose backslash escapes the brace of the box
-        assert verdict(rf"so it is \boxed{{{truth}}}.", truth)[0] == "correct", truth
+        assert grade_box(rf"so it is \boxed{{{truth}}}.", truth)[0] == "correct", truth

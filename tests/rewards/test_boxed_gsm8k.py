@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rewards.exact import after_solution
-from rewards.mathematics.boxes import equivalent, gold_answer, verdict
+from rewards.mathematics.boxes import equivalent, gold_answer, grade_box
 
 FOLDER = Path(__file__).resolve().parents[3] / "shared" / "data" / "gsm8k"
 
@@ -34,7 +34,7 @@ def test_every_gold_answer(name):
             rf"\frac{{{2 * number}}}{{2}}",
             rf"{number}\%",
         ):
-            assert verdict(rf"Step 1 gives \boxed{{1}}. So \boxed{{{written}}}.", gold)[0] == "correct", (
+            assert grade_box(rf"Step 1 gives \boxed{{1}}. So \boxed{{{written}}}.", gold)[0] == "correct", (
                 written,
                 gold,
             )

@@ -1,21 +1,16 @@
 """Answers written to hang or crash a verifier: each ends in well under a second, with a verdict."""
 
-import time
-
 import pytest
 from cells import cells
 
 from rewards.mathematics import boxes
-from rewards.mathematics.boxes import MAX_ANSWER_CHARS, equivalent, gold_answer, verdict
+from rewards.mathematics.boxes import MAX_ANSWER_CHARS, equivalent, gold_answer, grade_box
 from rewards.mathematics.expression import MAX_DEPTH, read_expression
 from rewards.mathematics.tokens import tokenize
 from rewards.mathematics.value import Points, Unreadable
 
-MAX_SECONDS = 5.0  # of computing: the slowest takes about 0.2 s on an idle core, the rest is for a busy machine
-N = 100_000
 
-
-def written(case: str) -> str:
+def written(case):
     """Return a text; or, of `before~opening~times~middle~closing`, one that repeats opening and closing."""
     if "~" not in case:
         return case
@@ -56,21 +51,17 @@ SHORT = [  # enough to be parsed
 
 
 @pytest.mark.parametrize("case", HUGE)
-def test_huge_answers(case):
+def test_huge_answers(case, linear_time):
     answer = written(case)
-    start = time.process_time()
-    assert verdict(rf"\boxed{{{answer}}}", "5")[0] in ("wrong", "no_answer")
-    assert verdict(r"\boxed{5}", answer)[0] in ("wrong", "unscorable")
-    assert time.process_time() - start < MAX_SECONDS
+    assert grade_box(rf"\boxed{{{answer}}}", "5")[0] in ("wrong", "no_answer")
+    assert grade_box(r"\boxed{5}", answer)[0] in ("wrong", "unscorable")
 
 
 @pytest.mark.parametrize("case", SHORT, ids=range(len(SHORT)))
-def test_short_answers(case):
+def test_short_answers(case, linear_time):
     answer = written(case)
     for other in ("5", "x", answer + "+1"):
-        start = time.process_time()
         assert not equivalent(answer, other), other
-        assert time.process_time() - start < MAX_SECONDS, other
     if any(character not in "\ud800\x00|-}" for character in answer):  # beyond the limits it is still itself
         assert equivalent(answer, answer)
 
@@ -90,47 +81,22 @@ def test_pythons_own_limit_is_a_verdict_too(monkeypatch):
     assert not equivalent("1", "x")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        r"\boxed{" * N,
-        r"\boxed" + " " * 10**6,
-        r"\boxed " * N,
-        r"\boxed{" + " " * 10**6 + "}",
-        r"\boxed\frac" + "{1}" * N,
-        r"\boxed 1" + "1," * N,
-        "#### " * N + "\nend",
-        "####\n" * N,
-        "####" + " " * 10**6,
-        r"\boxed{" + r"\}" * N,
-    ],
-    ids=range(10),
-)
-def test_finding_the_box_and_the_truth_is_linear(text):
-    start = time.process_time()
-    verdict(text, "5")
-    gold_answer(text)
-    assert time.process_time() - start < MAX_SECONDS
+MANY_BOXES = cells(r"""
+    ~\boxed{~100000~~ ¦ \boxed~ ~1000000~~ ¦ ~\boxed ~100000~~ ¦ \boxed{~ ~1000000~}~ ¦ \boxed\frac~{1}~100000~~
+    \boxed 1~1,~100000~~ ¦ ~#### ~100000~\nend~ ¦ ~####\n~100000~~ ¦ ####~ ~1000000~~ ¦ \boxed{~\}~100000~~
+    """)
+
+
+@pytest.mark.parametrize("case", MANY_BOXES)
+def test_finding_the_box_and_the_truth_is_linear(case, linear_time):
+    grade_box(written(case), "5")
+    gold_answer(written(case))
 
 
 SAYS_EVERYTHING = ["", "x", r"\frac{}{}", "1=1", "42 or 43", "1,2,3,...,100", "[0,100]", r"x \in R", r"\pm 42", "42?43"]
-SAYS_NOTHING = [r"42 \text{ or } 43", r"\infty", "NaN", r"42\ldots", r"\text{the answer}", "__import__('os')"]
+SAYS_NOTHING = [r"42 \text{ or } 43", r"\infty", "NaN", r"42\ldots", r"\text{the answer}", "exit()", "lambda: 42"]
 
 
 @pytest.mark.parametrize("answer", [*SAYS_EVERYTHING, *SAYS_NOTHING])
 def test_a_boxed_answer_that_says_everything_or_nothing_is_not_right(answer):
-    assert verdict("\\boxed{" + answer + "}", "42")[0] != "correct"
-
-
-def test_nothing_is_evaluated(tmp_path):
-    target = tmp_path / "touched"
-    for text in (
-        f"__import__('os').system('touch {target}')",
-        f"open('{target}','w')",
-        "lambda: 5",
-        "(5).__class__",
-        "exit()",
-    ):
-        assert verdict(rf"\boxed{{{text}}}", "5")[0] == "wrong"
-        assert verdict(r"\boxed{5}", text)[0] == "wrong"
-    assert not target.exists()
+    assert grade_box("\\boxed{" + answer + "}", "42")[0] != "correct"

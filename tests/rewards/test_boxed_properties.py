@@ -6,7 +6,7 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewards.mathematics.boxes import equivalent, gold_answer, last_boxed, verdict
+from rewards.mathematics.boxes import equivalent, gold_answer, grade_box, last_boxed
 from rewards.mathematics.tokens import has_content, tokenize
 
 PIECES = (
@@ -24,7 +24,7 @@ fractions = st.fractions(max_denominator=10**6).filter(lambda f: abs(f) < 10**12
 MAX_SECONDS = 5.0  # of computing: 25 times what the slowest known input takes, for a busy machine
 
 
-def boxed(text: str) -> str:
+def boxed(text):
     return rf"so \boxed{{{text}}}."
 
 
@@ -32,7 +32,7 @@ def boxed(text: str) -> str:
 @given(any_text, any_text)
 def test_any_text_gets_a_verdict_in_time(answer, truth):
     start = time.process_time()
-    kind, reason = verdict(boxed(answer), truth)
+    kind, reason = grade_box(boxed(answer), truth)
     equivalent(answer, truth)
     last_boxed(answer)
     gold_answer(answer)
@@ -64,7 +64,7 @@ def test_what_answers_a_number_is_answered_by_it(text, number):
     assert not equivalent(text, str(number)) or equivalent(str(number), text)
 
 
-def decimal_of(value: Fraction) -> str | None:
+def decimal_of(value):
     """The finite decimal expansion, None if there is none."""
     digits = 0
     while (value * 10**digits).denominator != 1:
@@ -75,7 +75,7 @@ def decimal_of(value: Fraction) -> str | None:
     return sign + (whole[:-digits] + "." + whole[-digits:] if digits else whole)
 
 
-def notations(value: Fraction) -> list[str]:
+def notations(value):
     """Many ways to write one rational number."""
     sign, size = "-" if value < 0 else "", abs(value)
     n, d = size.numerator, size.denominator

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 
 import pytest
 from asking import SetJudge
@@ -29,11 +28,11 @@ def knowrl_v2(judge):
     return grader(judge, rules=None)
 
 
-def block(answer: str) -> str:
+def block(answer):
     return f"<think>Let me see.</think>\n<answer>{answer}</answer>"
 
 
-def grade(make, outcome, completion: str, row=ROW) -> tuple[Score, int]:
+def grade(make, outcome, completion, row=ROW):
     judge = SetJudge(outcome)
     return asyncio.run(make(judge)(completion, row)), len(judge.asked)
 
@@ -172,11 +171,9 @@ def test_an_alternative_has_twelve_words_at_most():
 
 
 @pytest.mark.parametrize("piece", ["a ", "1,", ", ", "Paris ", "or ", "-\n", "'", "1,234"])
-def test_the_rules_take_linear_time(piece):
-    start = time.process_time()
+def test_the_rules_take_linear_time(piece, linear_time):
     for answer in (piece * 100_000, piece * (1000 // len(piece))):
         asyncio.run(knowrl(OfflineJudge())(block(answer), ROW))
-    assert time.process_time() - start < 10
 
 
 def test_hardly_any_real_answer_lists_alternatives():

@@ -1,28 +1,23 @@
 """Where an endpoint may be, where its settings come from, and that no key gets out."""
 
+import functools
 import json
 import os
-from dataclasses import replace
+from dataclasses import asdict
 
 import pytest
 from api_server import ApiServer, fails, says, sends
-from asking import FACTS_KEY_NAME, FAST, KEY, KEY_NAME, ask, at_any_pace, client_of
+from asking import FACTS_KEY_NAME, KEY, KEY_NAME, ask, at_any_pace, client_of
 from cells import cells
+from making import refused
 
-from grpo.base.errors import CONFIG, PREFLIGHT, UserError
+from grpo.base.errors import CONFIG, PREFLIGHT, SERVICE
+from grpo.config.options import TrainConfig
 from rewards.api.client import client_for
 from rewards.api.endpoint import Endpoint, check_url, read_endpoint, read_key
 from rewards.api.reply import ChatReply
 
-KEYS = [f"{name}_{key}" for name in ("judge", "decomposer") for key in ("base_url", "model")]
-OPTIONS = dict.fromkeys([*KEYS, "api_cache"]) | {
-    "judge_api_key_env": "OPENAI_API_KEY_JUDGE",
-    "decomposer_api_key_env": "OPENAI_API_KEY_FACTSCORE",
-    "api_max_concurrency": 128,
-    "api_deadline_s": 120.0,
-    "api_plain_http": False,
-    "max_unscored": 0.2,
-}
+OPTIONS = asdict(TrainConfig())
 
 
 @pytest.fixture(autouse=True)
@@ -36,9 +31,9 @@ def environment(monkeypatch, keys):
 def test_without_its_own_key_the_client_refuses_and_never_takes_openai_api_key(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY_JUDGE")
     monkeypatch.setenv("OPENAI_API_KEY", "somebody-elses-key")
-    with ApiServer() as server, pytest.raises(UserError) as caught:
-        client_of(server)
-    assert caught.value.exit_code == PREFLIGHT and "OPENAI_API_KEY_JUDGE" in str(caught.value) and not server.requests
+    with ApiServer() as server:
+        refused(lambda: client_of(server), "OPENAI_API_KEY_JUDGE", exit_code=PREFLIGHT)
+    assert not server.requests
 
 
 def test_only_the_endpoints_own_key_is_sent(monkeypatch):
@@ -69,27 +64,24 @@ def test_no_proxy_of_the_environment_stands_between_this_machine_and_its_own_ser
 def test_a_key_that_the_server_repeats_does_not_reach_messages_logs_or_reasons(caplog, pace):
     caplog.set_level("DEBUG")
     echo = f"Incorrect API key provided: {KEY} (sk-ab12****wxyz)"
-    with ApiServer(fails(401, message=echo)) as server, pytest.raises(UserError) as caught:
-        ask(client_of(server), "question")
+    with ApiServer(fails(401, message=echo)) as server:
+        error = refused(lambda: ask(client_of(server), "question"), exit_code=SERVICE)
     with ApiServer(default=sends(json.dumps({"error": {"message": echo}}).encode())) as server:
-        (reply,) = ask(client_of(server, replace(FAST, deadline_s=0.5 * pace)), "question")
+        (reply,) = ask(client_of(server, deadline_s=0.5 * pace), "question")
     with ApiServer(default=fails(400, message=echo)) as server:
         (bad_request,) = ask(client_of(server), "question")
-    for text in (str(caught.value), reply.reason, bad_request.reason):
+    for text in (str(error), reply.reason, bad_request.reason):
         assert "Incorrect API key" in text and KEY not in text and "wxyz" not in text
     assert KEY not in caplog.text and KEY not in repr(client_of(server).endpoint)
 
 
 def test_a_literal_key_in_the_configuration_and_a_malformed_one_are_refused_and_not_repeated(monkeypatch):
     for name in ("sk-1234567890", "my key", ""):
-        with pytest.raises(UserError) as caught:
-            Endpoint("judge", "https://example.org/v1", name, "m")
-        assert caught.value.exit_code == CONFIG and (not name or name not in str(caught.value))
+        error = refused(lambda name=name: Endpoint("judge", "https://example.org/v1", name, "m"), exit_code=CONFIG)
+        assert not name or name not in str(error)
     for key in ("two words", "ключ"):
         monkeypatch.setenv(KEY_NAME, key)
-        with pytest.raises(UserError) as caught:
-            read_key("judge", KEY_NAME)
-        assert key not in str(caught.value)
+        assert key not in str(refused(lambda: read_key("judge", KEY_NAME), exit_code=PREFLIGHT))
 
 
 URLS = {  # allowed without api_plain_http, and with it
@@ -118,12 +110,11 @@ def test_which_urls_are_allowed_and_which_need_the_key_that_the_message_names(ur
         if is_allowed:
             check_url("judge_base_url", url, plain_http)
             continue
-        with pytest.raises(UserError, match="judge_base_url is no") as caught:
-            check_url("judge_base_url", url, plain_http)
-        assert caught.value.exit_code == CONFIG and ("api_plain_http=true" in caught.value.fix) >= any(allowed)
+        check = functools.partial(check_url, "judge_base_url", url, plain_http)
+        refused(check, "judge_base_url is no", "api_plain_http=true" * any(allowed), exit_code=CONFIG)
 
 
-def names(monkeypatch, **addresses: list[str]) -> None:
+def names(monkeypatch, **addresses):
     """Makes host names stand for these addresses, and all others for none."""
 
     def getaddrinfo(host, *arguments, **more):
@@ -138,17 +129,14 @@ def test_the_key_allows_a_name_that_stands_for_private_addresses_alone(monkeypat
     names(monkeypatch, gpu2=["192.168.0.7", "fd00::7"], mixed=["10.0.0.5", "93.184.216.34"], far=["93.184.216.34"])
     check_url("judge_base_url", "http://gpu2:8000/v1", plain_http=True)
     assert "travel unencrypted" in caplog.text and "gpu2" in caplog.text  # never silently
-    with pytest.raises(UserError, match="not allowed"):
-        check_url("judge_base_url", "http://gpu2:8000/v1")
+    refused(lambda: check_url("judge_base_url", "http://gpu2:8000/v1"), "not allowed", exit_code=CONFIG)
     for host in ("mixed", "far", "unknown", "10.0.0.5.far", "localhost.far", "127.0.0.1.far"):
-        with pytest.raises(UserError, match="not allowed"):
-            check_url("judge_base_url", f"http://{host}/v1", plain_http=True)
+        check = functools.partial(check_url, "judge_base_url", f"http://{host}/v1", plain_http=True)
+        refused(check, "not allowed", exit_code=CONFIG)
 
 
 def test_an_endpoint_is_what_the_configuration_says(tmp_path):
-    with pytest.raises(UserError, match="judge_model") as caught:
-        read_endpoint("judge", OPTIONS)
-    assert caught.value.exit_code == CONFIG
+    refused(lambda: read_endpoint("judge", OPTIONS), "judge_model", exit_code=CONFIG)
     ours = read_endpoint("judge", OPTIONS | {"judge_base_url": "https://ours.example/v1", "judge_model": "ours"})
     assert (ours.base_url, ours.model) == ("https://ours.example/v1", "ours")
     assert ours.api_key_env == OPTIONS["judge_api_key_env"]
@@ -161,8 +149,5 @@ def test_an_endpoint_is_what_the_configuration_says(tmp_path):
 
 def test_an_endpoint_names_all_that_is_wrong_with_it(monkeypatch):
     monkeypatch.delenv("MY_KEY", raising=False)
-    with pytest.raises(UserError) as caught:
-        Endpoint("judge", "ftp://host", "my-key", "")
-    said = str(caught.value)
-    assert all(word in said for word in ("judge_base_url", "judge_api_key_env", "no model"))
-    assert caught.value.exit_code == CONFIG and "my-key" not in said
+    words = "judge_base_url", "judge_api_key_env", "no model"
+    assert "my-key" not in str(refused(lambda: Endpoint("judge", "ftp://host", "my-key", ""), *words, exit_code=CONFIG))

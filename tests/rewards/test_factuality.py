@@ -7,17 +7,16 @@ import random
 import re
 import sqlite3
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from making import build_base
 
-from grpo.algorithm.schema import Score
 from grpo.base.errors import UserError
 from knowledge.facts.claims import Claim, Claims, admissible
 from knowledge.facts.verdict import Verdict
-from knowledge.store.base import KnowledgeBase, Lookup
+from knowledge.store.base import Lookup
+from knowledge.store.database import KnowledgeBusy
 from knowledge.store.passages import Passage
 from knowledge.store.tokens import tokens
 from rewards.knowrl.fact_checker import MAX_FACT_CHARS, FactChecker, joined_titles
@@ -34,7 +33,7 @@ S, R, U = "supported", "refuted", "unknown"
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory) -> Path:
+def path(tmp_path_factory):
     return build_base(tmp_path_factory.mktemp("base"), DOCUMENTS)
 
 
@@ -43,7 +42,7 @@ def make(path):
     """make() -> a checker with the documents above, closed at the end."""
     made = []
 
-    def make_checker(policy="zero", is_original=False, base_path=path, **parts) -> FactChecker:
+    def make_checker(policy="zero", is_original=False, base_path=path, **parts):
         options = {"knowledge_base": base_path, "decomposer": "rules", "verifier": "lexical"}
         checker = FactChecker(options | {"missing_title_policy": policy}, FORMULAS["knowrl"], is_original)
         for name, part in parts.items():
@@ -56,8 +55,9 @@ def make(path):
         checker.close()
 
 
-def judge_all(checker: FactChecker, *rows: tuple):
-    """The scores of rows (thoughts, question, titles), all at once."""
+def judge_all(checker, *rows):
+    """The scores of rows (thoughts, question, titles), all at once. Thoughts alone are about Mira Tolan."""
+    rows = [(row, "", "Mira Tolan") if isinstance(row, str) else row for row in rows]
 
     async def run():
         columns = [{"question": question, "title": titles} for _, question, titles in rows]
@@ -67,12 +67,12 @@ def judge_all(checker: FactChecker, *rows: tuple):
     return asyncio.run(run())
 
 
-def labels(score: Score) -> list[str]:
+def labels(score):
     """The verdicts on the facts of a text, in order."""
     return [fact["verdict"] for fact in score.facts]
 
 
-def counts(score: Score) -> list[float]:
+def counts(score):
     """How many facts count, and how many of these are supported and refuted."""
     return [score.details[name] for name in ("facts", "supported", "refuted")]
 
@@ -82,7 +82,7 @@ def test_each_fact_has_a_verdict_and_a_passage_and_is_named_in_the_explanation(m
         make(),
         (GOOD, "Who is Mira Tolan?", "Mira Tolan"),
         (BAD, "Who is Mira Tolan?", "Mira Tolan"),
-        (GOOD + " Mira Tolan works as a cook. Mira Tolan likes tea.", "", "Mira Tolan"),
+        f"{GOOD} Mira Tolan works as a cook. Mira Tolan likes tea.",
     )
     assert good.value == 1 / 4 and good.reason.startswith("1 of 1 facts supported, 0 refuted; ")
     assert bad.value == 0 and counts(bad) == [1, 0, 1]
@@ -93,7 +93,7 @@ def test_each_fact_has_a_verdict_and_a_passage_and_is_named_in_the_explanation(m
     )
     assert {fact["passage"] for fact in mixed.facts} == {"Mira Tolan#0"}
     assert mixed.facts[2]["fact"] == "Mira Tolan likes tea" and mixed.facts[2]["text"].startswith("Mira Tolan")
-    [found] = judge_all(make(decompose=_one_fact), ("x" * MAX_FACT_CHARS, "", "Mira Tolan"))
+    [found] = judge_all(make(decompose=_one_fact), "x" * MAX_FACT_CHARS)
     assert found.reason.endswith("; " + "x" * MAX_FACT_CHARS + " → unknown")
 
 
@@ -116,7 +116,7 @@ def test_the_passage_that_is_shown_is_the_one_that_decided_and_else_the_best(mak
     judge.base.search = lambda *_: passages
     for evidence, shown in ((passages[1], ("b#0", "second text")), (None, ("a#0", "first text"))):
         judge.verifier = SimpleNamespace(verify=lambda facts, evidence=evidence: [Verdict(S, evidence)] * len(facts))
-        [found] = judge_all(judge, (GOOD, "", "Mira Tolan"))
+        [found] = judge_all(judge, GOOD)
         assert [(fact["passage"], fact["text"]) for fact in found.facts] == [shown]
 
 
@@ -127,7 +127,7 @@ def test_search_as_the_policy_for_missing_titles(make, tmp_path):
     with sqlite3.connect(tmp_path / "knowrl.db") as foreign:
         foreign.execute("CREATE TABLE documents (title PRIMARY KEY, text)")
         foreign.executemany("INSERT INTO documents VALUES (?, ?)", DOCUMENTS.items())
-    assert judge_all(make(base_path=tmp_path / "knowrl.db"), (GOOD, "", "Mira Tolan"))[0].value == 1 / 4
+    assert judge_all(make(base_path=tmp_path / "knowrl.db"), GOOD)[0].value == 1 / 4
     with pytest.raises(UserError, match="no full-text index"):
         make("search", base_path=tmp_path / "knowrl.db")
 
@@ -150,19 +150,16 @@ def test_a_title_may_be_a_number_a_list_or_nonsense(make):
     assert [one.value for one in found[3:]] == [0.0] * 6
 
 
-def test_a_locked_base_makes_the_sample_unscorable(make, path, tmp_path, monkeypatch):
-    monkeypatch.setattr("knowledge.store.database.BUSY_TIMEOUT_S", 0.05)
-    copy = tmp_path / "copy.db"
-    copy.write_bytes(path.read_bytes())
-    judge = make(base_path=copy)
-    judge.base.close()
-    judge.base = KnowledgeBase(copy)
-    lock = sqlite3.connect(copy, isolation_level=None)
-    lock.execute("BEGIN EXCLUSIVE")
-    [found] = judge_all(judge, (GOOD, "", "Mira Tolan"))
-    assert found.value is None and "locked" in found.reason and judge.counters["kb/unscored"] == 1
-    lock.execute("ROLLBACK")
-    assert judge_all(judge, (GOOD, "", "Mira Tolan"))[0].value == 1 / 4
+def test_a_locked_base_makes_the_sample_unscorable(make):
+    """knowledge/test_knowledge_faults.py has a file that is locked."""
+
+    def busy(query, k, titles):
+        raise KnowledgeBusy("the base is locked")
+
+    judge = make()
+    judge.base.search = busy
+    [found] = judge_all(judge, GOOD)
+    assert found.value is None and "is locked" in found.reason and judge.counters["kb/unscored"] == 1
 
 
 def test_a_text_without_facts_scores_zero_and_repeating_the_question_or_a_fact_does_not_pay(make):
@@ -200,12 +197,9 @@ WRONG_PARTS = ("was born in Tane", "works as a cook", "played the flute")
 
 def said_in_all_ways(parts, rng):
     """Each part alone, each conjunction of some, in any order of words, and doubled: 30 sentences of three facts."""
-    chosen = [order for size in (1, 2, 3) for order in itertools.permutations(parts, size)] * 2
+    chosen = [" and ".join(order) for size in (1, 2, 3) for order in itertools.permutations(parts, size)] * 2
     rng.shuffle(chosen)
-    return [
-        f"{' and '.join(order)}, Mira Tolan" if rng.random() < 0.3 else f"Mira Tolan {' and '.join(order)}"
-        for order in chosen
-    ]
+    return [f"{said}, Mira Tolan" if rng.random() < 0.3 else f"Mira Tolan {said}" for said in chosen]
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -213,23 +207,21 @@ def test_slices_restatements_and_conjunctions_of_three_facts_are_at_most_three_f
     rng = random.Random(seed)
     judge, original = (make(is_original=is_original, **BY_WORDS) for is_original in (False, True))
     true, false = said_in_all_ways(PARTS, rng), said_in_all_ways(WRONG_PARTS, rng)
-    rows = [
-        ("\n".join(text), "", "Mira Tolan") for text in (true, false, true + false, [f"Mira Tolan {p}" for p in PARTS])
-    ]
+    rows = map("\n".join, (true, false, true + false, [f"Mira Tolan {part}" for part in PARTS]))
     sliced, wrong, both, plain = judge_all(judge, *rows)
     assert plain.value == 1 / 2 and 1 / 4 <= sliced.value <= plain.value
     (facts, num_true, _), (_, none, num_false) = counts(sliced), counts(wrong)
     assert 1 <= num_true <= 3 and 1 <= num_false <= 3 and none == 0
     assert counts(both)[1:] == [num_true, num_false]
     assert facts == num_true < len(sliced.facts)
-    assert judge_all(original, rows[0])[0].value == 7 / 10  # as in KnowRL's own rewards
+    assert judge_all(original, "\n".join(true))[0].value == 7 / 10  # as in KnowRL's own rewards
 
 
 def test_what_is_said_before_counts_only_beside_facts_of_the_same_verdict(make):
     text = "Mira Tolan was born in Tane and lived in Orun\nMira Tolan lived in Orun\nMira Tolan works"
-    [found] = judge_all(make(**BY_WORDS), (text, "", "Mira Tolan"))
+    [found] = judge_all(make(**BY_WORDS), text)
     assert labels(found) == [R, S, S] and counts(found) == [3, 2, 1]
-    [found] = judge_all(make(**BY_WORDS), ("Mira Tolan works in Orun\nMira Tolan works", "", "Mira Tolan"))
+    [found] = judge_all(make(**BY_WORDS), "Mira Tolan works in Orun\nMira Tolan works")
     assert labels(found) == [S, S] and counts(found) == [1, 1, 0] and found.value == 1 / 4
     assert found.reason.startswith("1 of 1 facts supported, 0 refuted; ")
     assert found.reason.endswith("Mira Tolan works → supported, said elsewhere")
@@ -272,7 +264,7 @@ def test_no_work_is_done_on_the_loops_thread_and_each_completion_gets_its_own_ve
             return [Verdict(S)] * len(facts)
 
     judge = make(is_original=True, verifier=Echo())
-    found = judge_all(judge, *((f"Mira Tolan has {i} cats.", "", "Mira Tolan") for i in range(40)))
+    found = judge_all(judge, *(f"Mira Tolan has {i} cats." for i in range(40)))
     for i, one in enumerate(found):
         assert one.reason.endswith(f"; Mira Tolan has {i} cats → supported")
     assert workers and all(name.startswith("knowledge") for name in workers)
@@ -282,7 +274,7 @@ def test_metrics_are_of_the_completions_since_the_last_call(make):
     judge = make("unscored")
     judge_all(
         judge,
-        (GOOD + " Mira Tolan works as a cook. Mira Tolan lived in Orun.", "", "Mira Tolan"),
+        f"{GOOD} Mira Tolan works as a cook. Mira Tolan lived in Orun.",
         ("I am not sure.", "", "Jon Orn"),
         (GOOD, "", "Nobody Known"),
         (GOOD, "", "Nobody;Mira Tolan"),

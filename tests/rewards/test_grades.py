@@ -1,7 +1,5 @@
 """A judge's reply is read as a grade in every usual dress, and as none if anything in it speaks against that."""
 
-import time
-
 import pytest
 from cells import cells
 
@@ -197,9 +195,7 @@ def test_no_right_answer_is_read_from_a_reply_that_ends_in_another_grade(other):
         *("{", '{"a":', "不", "没有", "正确", "A正确", "no ", "correct is "),
     ],
 )
-def test_the_parser_takes_linear_time(piece):
+def test_the_parser_takes_linear_time(piece, linear_time):
     """A tenth of a second to half a second on a quiet machine; a quadratic one takes minutes."""
-    start = time.process_time()
     parse_grade(piece * (100_000 // len(piece)))
     parse_grade(f"A: {piece * (100_000 // len(piece))}x")
-    assert time.process_time() - start < 10

@@ -10,14 +10,12 @@ from making import refused
 
 from grpo.base.errors import PREFLIGHT
 from rewards.api.cache import ReplyCache
-from rewards.outcome.judge import MAX_CHARS, ModelJudge, build_messages, quote
+from rewards.outcome.judge import MAX_CHARS, build_messages, quote
 
 
-def verdicts(judge: ModelJudge, *cases: tuple[str, str, list[str]]):
-    async def run():
-        return [await judge.judge(*case) for case in cases]
-
-    found = judge.client.run_sync(run())
+def verdict_of(judge, answer="x"):
+    """The judge's verdict on an answer to a question whose truth is y."""
+    found = judge.client.run_sync(judge.judge("q", answer, ["y"]))
     judge.close()
     return found
 
@@ -25,8 +23,7 @@ def verdicts(judge: ModelJudge, *cases: tuple[str, str, list[str]]):
 def test_a_reply_that_is_no_verdict_is_asked_for_once_more():
     said = "This is a correct answer. " + "x" * 5000
     with ApiServer(says(said), says("B")) as server:
-        (verdict,) = verdicts(judge_of(server), ("q", "x", ["y"]))
-        assert verdict[0] == "wrong" and len(server.requests) == 2
+        assert verdict_of(judge_of(server))[0] == "wrong" and len(server.requests) == 2
         again = server.requests[1].body["messages"]
         assert again[:2] == server.requests[0].body["messages"]
         assert again[2] == {"role": "assistant", "content": said[:200]}  # its beginning
@@ -35,23 +32,21 @@ def test_a_reply_that_is_no_verdict_is_asked_for_once_more():
 
 def test_the_reason_quotes_both_replies_that_are_no_verdict():
     with ApiServer(says("Hm."), says("Looks good to me")) as server:
-        (verdict,) = verdicts(judge_of(server), ("q", "x", ["y"]))
-    assert verdict[0] is None and len(server.requests) == 2
-    assert verdict[1] == "the judge gave no verdict: 'Hm.', then 'Looks good to me'"
+        said = "the judge gave no verdict: 'Hm.', then 'Looks good to me'"
+        assert verdict_of(judge_of(server)) == (None, said) and len(server.requests) == 2
 
 
 def test_a_reply_that_is_no_verdict_is_not_kept_so_that_a_better_one_counts_the_next_time(tmp_path):
     with ApiServer(says("Hm."), says("Looks good to me"), default=says("A")) as server:
         for outcome, num_requests in ((None, 2), ("correct", 3), ("correct", 3)):
-            judge = judge_of(server, cache=ReplyCache(tmp_path / "cache"))
-            (verdict,) = verdicts(judge, ("q", "x", ["y"]))
+            verdict = verdict_of(judge_of(server, ReplyCache(tmp_path / "cache")))
             assert verdict[0] == outcome and len(server.requests) == num_requests
 
 
 def test_the_random_word_differs_from_call_to_call_and_does_not_defeat_the_cache(tmp_path):
     with ApiServer() as server:
-        for _ in range(2):
-            verdicts(judge_of(server, cache=ReplyCache(tmp_path / "cache")), ("q", "x", ["y"]), ("q", "z", ["y"]))
+        for answer in "xzxz":
+            verdict_of(judge_of(server, ReplyCache(tmp_path / "cache")), answer)
         assert len(server.requests) == 2
         first, second = (request.text for request in server.requests)
         assert first.split("\n")[0] != second.split("\n")[0]
@@ -120,5 +115,4 @@ def test_a_reasoning_judge_has_room_for_its_thoughts():
         judge = judge_of(server)
         judge.check()
         assert len(server.requests) == 1
-        (found,) = verdicts(judge, ("q", "x", ["y"]))
-        assert found[0] == "correct" and len(server.requests) == 2
+        assert verdict_of(judge)[0] == "correct" and len(server.requests) == 2

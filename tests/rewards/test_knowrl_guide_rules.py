@@ -1,7 +1,5 @@
 """The guide's three rules before the judge: refusals, numbers, keywords; and its bugs, which are not here."""
 
-import time
-
 import pytest
 from cells import cells
 
@@ -39,7 +37,5 @@ def test_the_rules_in_their_order(outcome):
 
 
 @pytest.mark.parametrize("piece", ["I must ", "ethical ", "legal concerns ", "as an ai ", "cannot ", "more "])
-def test_they_take_linear_time(piece):
-    start = time.process_time()
+def test_they_take_linear_time(piece, linear_time):
     judge_by_guide(parse(f"<think>hm</think><answer>{piece * 20_000}</answer>"), "Who?", ["Paris"])
-    assert time.process_time() - start < 10

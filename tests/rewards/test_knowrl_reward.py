@@ -1,6 +1,8 @@
 """KnowRL's reward: the truth tables of its versions, and what each of the original's bugs would have answered here."""
 
 import asyncio
+import functools
+import json
 from contextlib import ExitStack
 from dataclasses import asdict
 
@@ -8,9 +10,9 @@ import pytest
 from api_server import ApiServer, fails, says
 from asking import SetJudge
 from cells import cells
-from making import build_base, fill, grade_groups, make_answers, of_each, refused
+from making import build_base, fill, grade_groups, make_answers, refused
 
-from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.errors import CONFIG
 from grpo.config.load import load_config
 from grpo.run.metrics import completion_metrics
 from knowledge.facts.claims import Claims
@@ -88,6 +90,7 @@ def test_the_truth_table(grade, case):
     thoughts = " ".join({"S": SUPPORTED, "R": REFUTED, "U": UNKNOWN}[letter] for letter in letters.split())
     score = grade(version, outcome or None, thoughts, answer)
     assert score.value == (pytest.approx(float(value), abs=1e-6) if value else None), score.reason
+    assert (score.details == {}) == (not score.facts)  # nothing was looked up
 
 
 @pytest.mark.parametrize("name", [name for name, known in BUILT_IN.items() if known.asks_judge])
@@ -135,8 +138,8 @@ def test_each_version_weighs_contradiction_as_the_table_says(build, monkeypatch,
         loaded.append((model, device, threshold, weigh_contradiction))
         return SentenceMatcher()
 
-    monkeypatch.setattr("knowledge.facts.entailment.EntailmentVerifier", load)
-    monkeypatch.setattr("grpo.engine.device.distributed.choose_device", lambda device: f"what {device} stands for")
+    monkeypatch.setattr("rewards.knowrl.fact_checker.EntailmentVerifier", load)
+    monkeypatch.setattr("rewards.knowrl.fact_checker.choose_device", lambda device: f"what {device} stands for")
     build(name, "verifier=nli", "nli_model=some/model", "entailment_threshold=0.4", "device=cpu")
     assert loaded == [("some/model", "what cpu stands for", 0.4, weighs)]
 
@@ -155,16 +158,6 @@ def test_knowrls_versions_count_every_fact_that_the_decomposer_lists(build, monk
     assert score.details["facts"] == n, score.reason
 
 
-def test_the_details_of_a_score_count_facts_by_verdict(grade):
-    score = grade("knowrl", "wrong", f"{SUPPORTED} {REFUTED} {UNKNOWN} Mira Tolan worked as a weaver.", "Quent")
-    assert score.details == {"factuality": 1 / 7, "facts": 4, "supported": 2, "refuted": 1} and score.outcome == "wrong"
-    assert [fact["verdict"] for fact in score.facts].count("supported") == 2 and len(score.facts) == 4
-    assert score.reason.startswith("as told; 2 of 4 facts supported, 1 refuted; ")
-    assert all(fact["fact"] in score.reason and fact["passage"] in (None, "Mira Tolan#0") for fact in score.facts)
-    assert score.value == pytest.approx(-1 + 1 / 7)
-    assert grade("knowrl", "correct", SUPPORTED, "Velda").details == {}  # nothing was looked up
-
-
 @pytest.mark.parametrize("before", ["", "<think> \n", "Hm. <think>"])
 def test_the_facts_of_a_score_name_the_places_of_their_sentences_in_the_completion(build, before):
     """Credit goes to the tokens there."""
@@ -175,41 +168,28 @@ def test_the_facts_of_a_score_name_the_places_of_their_sentences_in_the_completi
         assert places == [[SUPPORTED], [REFUTED]]
 
 
-def test_without_its_title_a_wrong_answer_still_counts_in_its_group_so_that_refusing_is_not_the_worst(build):
-    texts = [f"<think>{SUPPORTED}</think><answer>{answer}</answer>" for answer in ("Velda", "I don't know", "Quent")]
-    group = make_answers(ROW | {"title": "Nobody At All"}, *texts)
-    grade_groups([build("knowrl")], group)
-    assert of_each(group, "reward") == [2.0, 1.0, -1.0]
-
-
 def test_factuality_without_a_knowledge_base_is_refused(base, monkeypatch):
     monkeypatch.delenv("FACTSCORE_DB_PATH", raising=False)
-    with pytest.raises(UserError, match="knowledge base"):
-        build_rewards(["knowrl"], options("null"))
+    refused(lambda: build_rewards(["knowrl"], options("null")), "knowledge base", exit_code=CONFIG)
     monkeypatch.setenv("FACTSCORE_DB_PATH", str(base.parent / "absent.db"))
-    with pytest.raises(UserError) as caught:  # the original trains on with factuality 0
-        build_rewards(["knowrl_v2"], options("null"))
-    assert caught.value.exit_code == 3 and not (base.parent / "absent.db").exists()
+    refused(lambda: build_rewards(["knowrl_v2"], options("null")))  # the original trains on with factuality 0
+    assert not (base.parent / "absent.db").exists()
 
 
 NOBODY = ROW | {"title": "Nobody At All"}
-COVERAGE = [  # policy, titles; what is said of their coverage, and the warning
-    ("zero", [ROW, NOBODY, ROW | {"title": "No One"}], "33.3% of 3 titles", "67% of the titles are not in"),
-    ("zero", [ROW, ROW, NOBODY], "50.0% of 2 titles", ""),
-    ("unscored", [ROW, ROW, NOBODY], "50.0% of 2 titles", "ends a run above max_unscored"),
-    (
-        "zero",
-        [ROW | {"title": title} for title in (["Mira Tolan", "Oriel Vance"], ["Mira Tolan"], 1984)],
-        "66.7% of 3 titles found (1 exact, 1 by parts)",
-        "",
-    ),
-]
+COVERAGE = cells("""
+    zero | ["Mira Tolan", "Nobody At All", "No One"] | 33.3% of 3 titles | 67% of the titles are not in
+    zero | ["Mira Tolan", "Mira Tolan", "Nobody At All"] | 50.0% of 2 titles |
+    unscored | ["Mira Tolan", "Mira Tolan", "Nobody At All"] | 50.0% of 2 titles | ends a run above max_unscored
+    zero | [["Mira Tolan", "Oriel Vance"], ["Mira Tolan"], 1984] | 66.7% of 3 titles found (1 exact, 1 by parts) |
+    """)  # policy, titles; what is said of their coverage, and the warning
 
 
-@pytest.mark.parametrize(("policy", "rows", "told", "warning"), COVERAGE)
-def test_the_coverage_of_titles_is_told_before_the_first_step(build, policy, rows, told, warning):
+@pytest.mark.parametrize("case", COVERAGE)
+def test_the_coverage_of_titles_is_told_before_the_first_step(build, case):
     """With a warning where so many are missing that the reward means little, or that the run would end."""
-    said = []
+    policy, titles, told, warning = map(str.strip, case.split("|"))
+    rows, said = [ROW | {"title": title} for title in json.loads(titles)], []
     Scorer([build("knowrl", f"missing_title_policy={policy}")]).prepare(rows, said.append)
     assert told in said[0] and len(said) == 1 + bool(warning) and warning in said[-1]
     assert not warning or "such as Nobody At All" in said[1]
@@ -220,23 +200,17 @@ def served(server, service="decomposer"):
     return f"{service}=api", f"{service}_model=m", f"{service}_base_url={server.url}", "api_deadline_s=60"
 
 
-def graded(reward, answers):
-    """One group of these answers, graded as in training."""
-    texts = [f"<think>{SUPPORTED} So I say {answer}.</think><answer>{answer}</answer>" for answer in answers]
-    group = make_answers(ROW, *texts)
-    fill(group, advantage=[0.0] * len(texts))
-    grade_groups([reward], group)
-    return group
-
-
 def test_the_unscored_share_is_the_worst_of_the_services_asked(build):
     """Four wrong answers, one of which the decomposer fails: a quarter, though it is an eighth of the completions."""
 
     def facts(request):
         return "Sure!" if "Orun" in request.body["messages"][1]["content"] else f"- {SUPPORTED}"
 
+    answers = ["Velda"] * 4 + ["Quent", "Tessel", "Marn", "Orun"]
+    texts = [f"<think>{SUPPORTED} So I say {answer}.</think><answer>{answer}</answer>" for answer in answers]
+    group = fill(make_answers(ROW, *texts), advantage=[0.0] * len(texts))
     with ApiServer(default=says(facts)) as server:
-        group = graded(build("knowrl", *served(server)), ["Velda"] * 4 + ["Quent", "Tessel", "Marn", "Orun"])
+        grade_groups([build("knowrl", *served(server))], group)
     scores = [completion.scores["knowrl"] for completion in group.completions]
     assert scores[0].asked == {"judge": True}
     assert scores[4].asked == {"judge": True, "knowledge base": True, "decomposer": True}
@@ -244,18 +218,20 @@ def test_the_unscored_share_is_the_worst_of_the_services_asked(build):
     assert completion_metrics([group], ["knowrl"])["rewards/knowrl/unscored_frac"] == 0.25
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        ["1. Paris is the capital of France."],
-        ["Sure!", "- Paris lies on the Seine."],
-    ],
-)
-def test_the_preflight_has_a_text_taken_apart(build, script):
-    with ApiServer(*map(says, script), default=fails(400)) as server:
-        Scorer([build("knowrl", *served(server))]).prepare([ROW], print)
-        assert len(server.requests) == len(script)
-        assert "Paris is the capital of France" in server.requests[0].text
+TRIALS = {  # replies to the preflight: whether the model can take a text apart
+    True: [["1. Paris is the capital of France."], ["Sure!", "- Paris lies on the Seine."]],
+    False: [["Sure! Paris."] * 2, ["NON_FACTUAL:"], ["- Rome is in Italy."]],
+}
+
+
+@pytest.mark.parametrize("can", TRIALS)
+def test_the_preflight_has_a_text_taken_apart(build, can):
+    for script in TRIALS[can]:
+        with ApiServer(*map(says, script), default=fails(400)) as server:
+            prepare = functools.partial(Scorer([build("knowrl", *served(server))]).prepare, [ROW], print)
+            prepare() if can else refused(prepare, "decomposer")
+            assert len(server.requests) == len(script)
+            assert "Paris is the capital of France" in server.requests[0].text
 
 
 @pytest.mark.parametrize(("name", "service"), [("truthrl", "judge"), ("factuality", "decomposer")])
@@ -263,16 +239,6 @@ def test_the_rewards_that_ask_one_service_try_it_before_the_first_step_too(base,
     said = []
     with ApiServer(default=says("Sure! Paris.")) as server:
         scorer = Scorer([build(name, *served(server, service))])
-        with pytest.raises(UserError, match=f"does not work as a {service}"):
-            scorer.prepare([ROW, ROW | {"title": "Nobody At All"}], said.append)
-    assert [text.partition(",")[0] for text in said] == [
-        f"knowledge base {base}: 50.0% of 2 titles found (1 exact"
-    ] * len(said)
+        refused(lambda: scorer.prepare([ROW, NOBODY], said.append), f"does not work as a {service}")
     assert bool(said) == (service == "decomposer")
-
-
-@pytest.mark.parametrize("reply", ["Sure! Paris.", "NON_FACTUAL:", "- Rome is in Italy."])
-def test_a_model_that_cannot_take_a_text_apart_is_found_before_the_first_step(build, reply):
-    with ApiServer(default=says(reply)) as server:
-        scorer = Scorer([build("knowrl", *served(server))])
-        assert "decomposer" in refused(lambda: scorer.prepare([ROW], print), exit_code=PREFLIGHT).what
+    assert all(f"knowledge base {base}: 50.0% of 2 titles found (1 exact" in text for text in said)

@@ -97,7 +97,6 @@ def restored(monkeypatch, tmp_path):
     torch.set_grad_enabled(True)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="a function forks")
 def test_rewards_are_the_same_with_1_2_and_8_questions_in_a_step(chat_checkpoint, tmp_path, restored):
     """Also, a relative output_dir is one folder, whichever directory the functions leave behind."""
     (tmp_path / "mine.py").write_text(FUNCTIONS)
@@ -128,7 +127,6 @@ def test_rewards_are_the_same_with_1_2_and_8_questions_in_a_step(chat_checkpoint
 # --- what needs the main thread --------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="only Unix has such alarms")
 def test_alarms_belong_to_users():
     """One rings within the function, with a handler that stays; the deadline stays, too."""
 
@@ -213,7 +211,6 @@ def alarm():
     signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="only Unix has such signals")
 @pytest.mark.parametrize("way", HANGING)
 def test_whatever_hangs_is_ended(alarm, way):
     before, started = signal.getsignal(signal.SIGPROF), time.monotonic()
@@ -247,7 +244,6 @@ def test_what_nothing_can_end_is_waited_for_and_named_once(caplog):
 # --- processes --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows cannot fork")
 def test_children_have_the_default_handlers_and_do_not_train():
     """One that is terminated ends at once, though a run has handlers; one that returns ends where it is."""
     received = Signals(SimpleNamespace(is_main=False))

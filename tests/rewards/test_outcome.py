@@ -1,6 +1,7 @@
 """What right, declining and wrong are worth under each reward of the family, and what its rules do to a group."""
 
 import pytest
+from cells import cells
 from making import grade_groups, make_completion
 
 from grpo.algorithm.schema import Group, Prompt, Score
@@ -10,8 +11,15 @@ from rewards.registry import build_rewards
 OPTIONS = {"judge": "offline", "abstention_threshold": 0.75}
 PROMPT = Prompt(0, "prompt", (5,), {"question": "What is the capital of France?", "answer": "Paris"})
 ANSWERS = {"correct": "Paris", "refused": "I don't know", "wrong": "London"}
-NO_CONFIDENCE = ("", "<confidence>80</confidence>", "<confidence>very sure</confidence>", "0.9")
-WITHOUT_CONFIDENCE = {"correct": 0, "refused": -1, "wrong": -1}
+CONFIDENCES = cells("""
+    correct | <confidence>1</confidence> | 1 ¦ correct | <confidence>80 %</confidence> | 0.96
+    wrong | <confidence>0.8</confidence> | -0.64 ¦ refused | <confidence>0.1</confidence> | -0.01
+    """)
+NO_CONFIDENCE = [
+    f"{outcome} | {said} | {value}"
+    for outcome, value in {"correct": 0, "refused": -1, "wrong": -1}.items()
+    for said in ("", "<confidence>80</confidence>", "<confidence>very sure</confidence>", "0.9")
+]
 
 
 def graded(name, outcomes, after=""):
@@ -22,18 +30,14 @@ def graded(name, outcomes, after=""):
     return group.completions
 
 
-@pytest.mark.parametrize(
-    ("name", "right", "refused", "wrong"),
-    [
-        ("simpleqa", 1, 0, 0),
-        ("correctness", 2, 1, -1),
-        ("truthrl", 1, 0, -1),
-        ("abstention", 1, 0, -3),
-    ],
-)
-def test_truth_table(name, right, refused, wrong):
+VALUES = cells("simpleqa 1 0 0 ¦ correctness 2 1 -1 ¦ truthrl 1 0 -1 ¦ abstention 1 0 -3")  # right, refused, wrong
+
+
+@pytest.mark.parametrize("case", VALUES)
+def test_truth_table(case):
+    name, *values = case.split()
     completions = graded(name, ["correct", "refused", "wrong"])
-    assert [completion.reward for completion in completions] == [right, refused, wrong]
+    assert [completion.reward for completion in completions] == list(map(float, values))
     assert [completion.scores[name].outcome for completion in completions] == ["correct", "refused", "wrong"]
 
 
@@ -44,21 +48,14 @@ def test_answering_pays_above_the_threshold(threshold):
         assert (p * values["correct"] + (1 - p) * values["wrong"] > values["refused"]) == (p > threshold)
 
 
-@pytest.mark.parametrize(
-    ("outcome", "stated", "value"),
-    [
-        ("correct", "<confidence>1</confidence>", 1),
-        ("correct", "<confidence>80 %</confidence>", 1 - 0.2**2),
-        ("wrong", "<confidence>0.8</confidence>", -(0.8**2)),
-        ("refused", "<confidence>0.1</confidence>", -(0.1**2)),
-        *[(outcome, text, value) for text in NO_CONFIDENCE for outcome, value in WITHOUT_CONFIDENCE.items()],
-    ],
-)
-def test_truth_table_of_a_stated_confidence(outcome, stated, value):
+@pytest.mark.parametrize("case", CONFIDENCES + NO_CONFIDENCE)
+def test_truth_table_of_a_stated_confidence(case):
     """Without a confidence, an answer is worth what the wrong one would have earned it: 0 if right, else -1."""
+    outcome, stated, value = case.split(" | ")
     completion = graded("rlcr", [outcome], stated)[0]
-    assert completion.reward == pytest.approx(value) and completion.scores["rlcr"].outcome == outcome
-    assert ("states no confidence" in completion.scores["rlcr"].reason) is (stated in NO_CONFIDENCE)
+    assert completion.reward == pytest.approx(float(value)) and completion.scores["rlcr"].outcome == outcome
+    why, said = completion.scores["rlcr"].reason.rsplit("; ", 1)
+    assert why and (said == "states no confidence") is (case in NO_CONFIDENCE)
 
 
 @pytest.mark.parametrize("p", [0.0, 0.3, 0.5, 0.9, 1.0])

@@ -1,32 +1,30 @@
 """Rewards of completions that call tools: what they say themselves counts, and what a tool has said never does."""
 
+import re
+from dataclasses import asdict
+
 import pytest
 from cells import cells
 from making import build_base, grade_groups, make_answers
 
 from grpo.algorithm.schema import Call, own_words
+from grpo.config.options import TrainConfig
 from rewards.registry import build_rewards
 
-OPTIONS = {
-    "tools": ["search", "./mine.py:calc"], "decomposer": "rules", "verifier": "lexical", "missing_title_policy": "zero",
-    "judge": "offline", "math_reward_correct": 1.0, "math_reward_wrong": -1.0, "math_reward_no_answer": -0.5,
-    "reward_timeout_s": 60.0, "max_unscored": 0.2,
-}  # fmt: skip
+SERVICES = {"judge": "offline", "decomposer": "rules", "verifier": "lexical"}
+OPTIONS = asdict(TrainConfig()) | SERVICES | {"tools": ["search", "./mine.py:calc"]}
 ROW = {"question": "Where was Mira born?", "answer": "Velda", "title": "Mira"}
 CALL = "<search>Mira</search><result>Mira was born in Velda.</result>"
 
 
 def graded(text, *names, row=ROW, call=CALL, failure="", **options):
     """The scores of a text; every `{}` in it stands for a call."""
-    group, calls, parts = make_answers(row, text.replace("{}", call)), [], text.split("{}")
-    place = 0
-    for part in parts[:-1]:
-        place += len(part)
-        calls.append(Call("search", "Mira", "Mira was born in Velda.", 0, 0, (place, place + len(call)), failure))
-        place += len(call)
-    group.completions[0].calls = calls
+    group = make_answers(row, text.replace("{}", call))
+    (completion,) = group.completions
+    places = [found.span() for found in re.finditer(re.escape(call), completion.text)]
+    completion.calls = [Call("search", "Mira", "Mira was born in Velda.", 0, 0, place, failure) for place in places]
     grade_groups(build_rewards(names, OPTIONS | options), group)
-    return group.completions[0]
+    return completion
 
 
 IN_ORDER = cells("""

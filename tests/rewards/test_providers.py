@@ -4,10 +4,10 @@ import json
 
 import pytest
 from api_server import ApiServer, chat, fails, says, sends
-from asking import FAST, KEY_NAME, ask, check, client_of
+from asking import FAST, KEY_NAME, ask, check, client_of, complete
 from cells import cells
+from making import refused
 
-from grpo.base.errors import UserError
 from rewards.api.client import ApiClient, request_of
 from rewards.api.endpoint import Endpoint, read_endpoint
 from rewards.api.reply import ChatReply, Permanent, Trouble, read_body, read_status
@@ -24,6 +24,7 @@ STATUSES = cells("""
     404 | {"object": "error", "message": "The model `x` does not exist."} | Permanent | `x`
     422 | {"detail": [{"loc": ["body"], "msg": "Extra inputs are not permitted"}]} | ChatReply | not permitted
     404 | {"error": "model 'x' not found"} | Permanent | model 'x' not found
+    403 | {"error": {"message": "Country not supported"}} | Permanent | not supported
     503 | {"error": {"message": "Loading model", "type": "unavailable_error"}} | Trouble | 503: Loading model
     400 | {"error": {"message": "Budget has been exceeded!", "type": "budget_exceeded"}} | Permanent | Budget
     400 | [{"error": {"message": "API key not valid.", "code": 400}}] | ChatReply | API key not valid
@@ -86,11 +87,10 @@ def test_so_is_a_model_under_another_name_that_asks_for_them():
     refusal = fails(400, message="Use 'max_completion_tokens' instead.")
     with ApiServer(refusal, says("A"), default=says("A")) as server:
         client = client_of(server)
-        assert ask(client, "one", "two")[1] == ChatReply("A")
-        assert ["temperature" in request.body for request in server.requests][-1] is False
-    with ApiServer(default=sends(b'{"error": "no such tool"}', 400)) as server, pytest.raises(UserError) as caught:
-        check(client_of(server))
-    assert "judge_model" in caught.value.fix and "no such tool" in caught.value.why
+        assert [client.run_sync(complete(client, text)) for text in ("one", "two")] == [ChatReply("A")] * 2
+        assert ["temperature" in request.body for request in server.requests] == [True, False, False]
+    with ApiServer(default=sends(b'{"error": "no such tool"}', 400)) as server:
+        refused(lambda: check(client_of(server)), "judge_model", "no such tool")
 
 
 @pytest.mark.parametrize("path", ["", "/", "/chat/completions", "/chat/completions/"])
@@ -104,6 +104,5 @@ def test_a_base_url_may_hold_the_path_of_the_requests(path):
 
 def test_azures_url_of_a_deployment_is_refused_with_the_url_that_works():
     url = "https://x.openai.azure.com/openai/deployments/y?api-version=2024-10-21"
-    with pytest.raises(UserError, match="judge_base_url") as caught:
-        Endpoint("judge", url, KEY_NAME, "y")
-    assert "openai.azure.com/openai/v1" in caught.value.fix
+    words = "judge_base_url", "openai.azure.com/openai/v1"
+    refused(lambda: Endpoint("judge", url, KEY_NAME, "y"), *words, exit_code=2)

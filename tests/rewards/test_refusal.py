@@ -1,7 +1,5 @@
 """Refusals: what counts as one, what does not, and that telling takes linear time."""
 
-import time
-
 import pytest
 from cells import cells
 
@@ -86,9 +84,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("piece", HOSTILE)
-def test_time_is_linear_in_the_text(piece):
+def test_time_is_linear_in_the_text(piece, linear_time):
     """400,000 characters in well under a second each; a quadratic pattern takes minutes."""
-    start = time.process_time()
     is_refusal(piece * (400_000 // len(piece)))
     is_refusal(piece * (1000 // len(piece)))
-    assert time.process_time() - start < 10

@@ -10,14 +10,13 @@ from dataclasses import asdict
 
 import pytest
 from api_server import ApiServer, fails, says
-from making import build_base, make_answers, of_each
+from making import build_base, grade_groups, make_answers, of_each
 
 from grpo.config.load import load_config
 from grpo.data.worlds.facts import articles, by_title, read_facts
 from grpo.data.worlds.kinds import DECLINED
 from rewards.exact import normalise
 from rewards.registry import build_rewards
-from rewards.scorer import Scorer
 
 SUBJECTS = ("France", "India", "Netherlands", "Japan", "Chad")
 REWARDS = ("knowrl", "correctness", "factuality", "binary_rar", "truthrl")
@@ -44,9 +43,8 @@ def base(tmp_path_factory):
 def groups():
     """Answers about some countries: true and false facts, such that nobody knows, doubts, repetitions, no format."""
     rng, found = random.Random(5), []
-    for title, facts in by_title(read_facts("atlas")).items():
-        if title not in SUBJECTS:
-            continue
+    known = by_title(read_facts("atlas"))
+    for facts in (known[title] for title in known if title in SUBJECTS):
         fact = facts[0]
         truth, false = fact.answers[0], WRONG["capital"]
         texts = []
@@ -63,19 +61,16 @@ def groups():
     return found
 
 
-def graded(name: str, base, *keys: str):
+def graded(name, base, *keys):
     """The answers as a reward grades them."""
     given = ["model_name_or_path=x", "dataset_id_or_path=x", "output_dir=x", f"knowledge_base={base}", *keys]
     options = asdict(load_config(None, [*given, f"reward_funcs=format,{name}", "verifier=lexical"])[0])
-    answers, scorer = groups(), Scorer(build_rewards(["format", name], options))
-    try:
-        scorer.grade(answers)
-    finally:
-        scorer.close()
+    answers = groups()
+    grade_groups(build_rewards(["format", name], options), *answers)
     return answers
 
 
-def grade(asked: str) -> str:
+def grade(asked):
     """A if the answer has all words of a reference, C if it declines, else B."""
     quoted = [(name, json.loads(text)) for name, text in re.findall(r'^<(\w+) \w+>\n(".*")\n</', asked, re.MULTILINE)]
     candidate = dict(quoted)["candidate"]
@@ -84,7 +79,7 @@ def grade(asked: str) -> str:
     return "C" if "don't know" in candidate else "A" if is_right else "B"
 
 
-def stated(text: str) -> dict[str, int]:
+def stated(text):
     """Each fact of a text once, with the number of its sentence."""
     found = {}
     for number, sentence in re.findall(r"\[(\d+)\] (.*?)(?=\[\d+\] |\Z)", text, re.DOTALL):
@@ -94,7 +89,7 @@ def stated(text: str) -> dict[str, int]:
     return found
 
 
-def truthful(counts: Counter):
+def truthful(counts):
     """A model that knows the truth, and meets most texts with some trouble at first. counts: of each trouble."""
     tries: Counter[str] = Counter()
 
@@ -118,7 +113,7 @@ def truthful(counts: Counter):
     return behave
 
 
-def asking(server: ApiServer) -> list[str]:
+def asking(server):
     """The keys of a configuration whose services are a server."""
     keys = ["api_deadline_s=600"]  # on a busy machine, too
     for name in ("judge", "decomposer"):
@@ -136,14 +131,13 @@ def test_rewards_are_the_same_by_rules_and_by_models(base, name, monkeypatch):
     assert all(counts[trouble] for trouble in TROUBLES)
     for ours, theirs in zip(expected, found, strict=True):
         assert None not in of_each(ours, "reward")
-        assert of_each(theirs, "reward") == of_each(ours, "reward")
-        assert of_each(theirs, "outcome") == of_each(ours, "outcome")
         for one, other in zip(ours.completions, theirs.completions, strict=True):
+            assert (other.reward, other.outcome) == (one.reward, one.outcome)
             assert verdicts(other, name) == verdicts(one, name)
     values = {round(value, 6) for group in expected for value in of_each(group, "reward")}
     assert len(values) > 2  # they tell answers apart
 
 
-def verdicts(completion, name: str) -> list[tuple[str, str]]:
+def verdicts(completion, name):
     """The facts of a completion, and what the base says of them."""
     return [(fact["fact"].rstrip("."), fact["verdict"]) for fact in completion.scores[name].facts]

@@ -1,15 +1,19 @@
 """The command that grades a file of completions."""
 
 import json
+import os
+import resource
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
-from making import refused, write_rows
+from commands import run_command
+from making import read_lines, refused, write_rows
 from tokenizers.processors import TemplateProcessing
 
 import rewards
-from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.errors import CONFIG, INTERNAL, PREFLIGHT, STORAGE
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import load_tokenizer
 from knowledge.build import main as build
@@ -31,6 +35,18 @@ def graded(rows, *names):
         return score_rows(rows, scorer, encoder(TrainConfig()), Path("rows.jsonl"))
     finally:
         scorer.close()
+
+
+@pytest.fixture
+def score(tmp_path, capsys):
+    """score(rewards, rows, *settings) -> the rows that the command prints. A name `mine:f` is a function of mine.py."""
+
+    def run(names, rows, *settings):
+        source = write_rows(tmp_path / "in.jsonl", rows)
+        main(["--reward", names.replace("mine:", f"{tmp_path}/mine.py:"), str(source), *settings])
+        return [json.loads(line, parse_constant=pytest.fail) for line in capsys.readouterr().out.splitlines()]
+
+    return run
 
 
 def test_each_row_comes_back_with_its_own_rewards_and_reasons():
@@ -71,24 +87,23 @@ def test_what_a_row_predicts_stands_beside_what_it_should(completion, shown):
 EXAMPLES = Path(rewards.__file__).parent / "examples"
 
 
-def test_the_examples_of_knowrl_without_any_service(tmp_path, capsys):
+def test_the_examples_of_knowrl_without_any_service(score, tmp_path, capsys):
     """Right, declined, wrong with a supported fact, wrong without, a list of alternatives, no format."""
     base = tmp_path / "knowledge.db"
     build([str(EXAMPLES / "articles.jsonl"), str(base)])
     capsys.readouterr()
     offline = ["judge=offline", "decomposer=rules", "verifier=lexical", f"knowledge_base={base}"]
-    main(["--reward", "knowrl", str(EXAMPLES / "knowrl.jsonl"), *offline])
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    lines = score("knowrl", read_lines(EXAMPLES / "knowrl.jsonl"), *offline)
     assert [line["rewards"]["knowrl"] for line in lines] == [2, 1, -0.75, -1, -1, -1]
     (fact,) = lines[2]["facts"]["knowrl"]  # a row explains itself
     assert fact["verdict"] == "supported" and fact["passage"].endswith("#0") and fact["fact"] in lines[2]["completion"]
     assert fact["text"] and "facts supported" in lines[2]["reasons"]["knowrl"]
 
 
-def test_the_command_writes_a_file_or_stdout_and_tells_the_means(tmp_path, capsys):
-    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    source.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
-    main(["--reward", "exact,format", str(source), "--output", str(out)])
+def test_the_command_writes_a_file_or_stdout_and_tells_the_means(score, tmp_path, capsys):
+    found = score("math", ROWS, "math_reward_no_answer=-0.25")
+    assert [row["rewards"]["math"] for row in found] == [-0.25, -0.25, -0.25, None]
+    main(["--reward", "exact,format", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out.jsonl")])
     said = capsys.readouterr()
     table = [line.split() for line in said.err.splitlines()[:3]]
     assert table == [
@@ -96,35 +111,64 @@ def test_the_command_writes_a_file_or_stdout_and_tells_the_means(tmp_path, capsy
         ["exact", "3", "of", "4", "+0.667"],
         ["format", "4", "of", "4", "-0.500"],
     ]
-    assert said.out == "" and [json.loads(line) for line in out.read_text().splitlines()] == graded(
-        ROWS, "exact", "format"
-    )
-    main(["--reward", "math", str(source), "math_reward_no_answer=-0.25"])
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["rewards"]["math"] for line in lines] == [-0.25, -0.25, -0.25, None]
+    assert said.out == "" and read_lines(tmp_path / "out.jsonl") == graded(ROWS, "exact", "format")
 
 
-def test_an_output_that_cannot_be_written_is_refused_before_anything_is_graded(tmp_path, capsys):
-    source = tmp_path / "in.jsonl"
-    source.write_text('{"completion": "a", "answer": "a"}\n')
-    with pytest.raises(UserError, match="cannot write"):
-        main(["--reward", "exact", str(source), "--output", str(tmp_path)])
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_graded(score, tmp_path):
+    refused(lambda: score("exact", ROWS, "--output", str(tmp_path)), "cannot write", exit_code=CONFIG)
 
 
-def test_what_a_function_prints_is_no_row_and_what_json_cannot_hold_is_null_or_escaped(tmp_path, capsys):
+def limit_files():
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+
+
+BOXED = {"completion": "\\boxed{4}\u2028", "answer": "4"}  # what follows the box ends no line of a file
+OLD = '{"completion": "of an earlier day"}\n'
+FAILURES = {  # what ends the command before, or while, it writes: rows, reward, what it does first; its exit code
+    "a row without a completion": ([BOXED, {"answer": "4"}], "math", None, PREFLIGHT),
+    "a reward that raises": ([BOXED], "mine.py:f", None, INTERNAL),
+    "a full disk": ([BOXED] * 200, "math", limit_files, STORAGE),
+    "a kill": ([BOXED], "math", lambda: os.environ.update(FAILPOINT="write-out.jsonl"), -9),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES)
+def test_the_command_replaces_its_output_whole_or_not_at_all(tmp_path, case):
+    rows, reward, before, code = FAILURES[case]
+    source, out = write_rows(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    (tmp_path / "mine.py").write_text("def f(completions, **columns):\n    return 1 / 0\n")
+    out.write_text(OLD)
+    reward = reward.replace("mine.py", f"{tmp_path}/mine.py")
+    done = run_command("rewards.score", "--reward", reward, source, "--output", out, before=before)
+    assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
+    assert out.read_text() == OLD and (before or not list(tmp_path.glob("*.tmp")))
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_the_command_may_replace_its_own_input(tmp_path, is_broken):
+    """It has been read by then; a row that cannot be read leaves it as it is."""
+    source = write_rows(tmp_path / "in.jsonl", [BOXED])
+    source.write_text(source.read_text() + "{\n" * is_broken)
+    before = source.read_text()
+    done = run_command("rewards.score", "--reward", "math", source, "--output", source)
+    if is_broken:
+        assert done.returncode and source.read_text() == before
+    else:
+        assert read_lines(source)[0]["rewards"] == {"math": 1.0}, done.stderr
+
+
+def test_what_a_function_prints_is_no_row_and_what_json_cannot_hold_is_null_or_escaped(score, tmp_path):
     (tmp_path / "mine.py").write_text(
         "def f(completions, **columns):\n    print('a line')\n    return [float(text) for text in completions]\n"
     )
-    rows = [{"completion": text, "note": "\ud800"} for text in ("1.5", "nan", "inf")]
-    main(["--reward", f"{tmp_path}/mine.py:f", str(write_rows(tmp_path / "in.jsonl", rows))])
-    out, err = capsys.readouterr()
-    graded = [json.loads(line, parse_constant=pytest.fail) for line in out.splitlines()]
+    graded = score("mine:f", [{"completion": text, "note": "\ud800"} for text in ("1.5", "nan", "inf")])
     assert [row["rewards"]["mine:f"] for row in graded] == [1.5, None, None]
     assert graded[1]["reasons"]["mine:f"].startswith("the reward returned nan: a reward is a number between")
-    assert err.count("a line") == 3 and "1 of 3" in err and {row["note"] for row in graded} == {"?"}
+    assert {row["note"] for row in graded} == {"?"}
 
 
-def test_a_row_is_graded_with_its_prompt_as_in_training(tmp_path, capsys):
+def test_a_row_is_graded_with_its_prompt_as_in_training(score, tmp_path):
     """Functions get messages where there are some, and the judge the last; a prompt may have opened the thoughts."""
     turns = [{"role": "user", "content": "Hello"}, {"role": "user", "content": "Where?"}]
     (tmp_path / "mine.py").write_text(
@@ -134,17 +178,16 @@ def test_a_row_is_graded_with_its_prompt_as_in_training(tmp_path, capsys):
     )
     said = {"completion": "a</think><answer>b</answer>", "answer": "b"}
     rows = [{**said, "prompt": turns}, {**said, "prompt": "Where?<think>", "question": "Where?"}]
-    main(["--reward", f"{tmp_path}/mine.py:f,tag_count", str(write_rows(tmp_path / "in.jsonl", rows))])
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = score("mine:f,tag_count", rows)
     replied = [{"role": "assistant", "content": said["completion"]}]
     seen = [(turns, replied, "Where?"), ("Where?<think>", said["completion"], "Where?")]
     assert [row["extra"]["mine:f"]["seen"] for row in found] == list(map(str, seen))
     assert [row["rewards"]["tag_count"] for row in found] == [0.75, 1]
-    with pytest.raises(UserError, match="row 1: its prompt is no conversation"):
-        graded([{**said, "prompt": [3]}], "format")
+    wrong = [{**said, "prompt": [3]}]
+    refused(lambda: graded(wrong, "format"), "row 1: its prompt is no conversation", exit_code=PREFLIGHT)
 
 
-def test_the_tokens_that_are_counted_are_those_of_the_text_alone(tmp_path, chat_checkpoint, capsys):
+def test_the_tokens_that_are_counted_are_those_of_the_text_alone(score, tmp_path, chat_checkpoint):
     """Not what a tokenizer puts in front of every text, as that of Llama does."""
     model = shutil.copytree(chat_checkpoint, tmp_path / "model")
     tokenizer = load_tokenizer(model)
@@ -155,17 +198,10 @@ def test_the_tokens_that_are_counted_are_those_of_the_text_alone(tmp_path, chat_
     alone = load_tokenizer(chat_checkpoint).encode(text)
     assert load_tokenizer(model).encode(text) == [start[1], *alone]
     (tmp_path / "mine.py").write_text("def f(completion_ids, **_): return [len(ids) for ids in completion_ids]\n")
-    source = write_rows(tmp_path / "in.jsonl", [{"completion": text}])
-    main(["--reward", f"{tmp_path}/mine.py:f", str(source), f"model_name_or_path={model}"])
-    assert json.loads(capsys.readouterr().out)["rewards"] == {"mine:f": len(alone)}
-
-
-def test_a_reward_that_counts_tokens_needs_a_tokenizer(tmp_path):
-    (tmp_path / "mine.py").write_text("def brevity(completion_ids, **_): return [len(ids) for ids in completion_ids]")
-    source = write_rows(tmp_path / "in.jsonl", [{"completion": "12 + 3"}])
-    with pytest.raises(UserError, match="there is no tokenizer") as caught:
-        main(["--reward", f"{tmp_path}/mine.py:brevity", str(source)])
-    assert "model_name_or_path=MODEL" in caught.value.fix
+    (row,) = score("mine:f", [{"completion": text}], f"model_name_or_path={model}")
+    assert row["rewards"] == {"mine:f": len(alone)}
+    needed = "there is no tokenizer", "model_name_or_path=MODEL"
+    refused(lambda: score("mine:f", [{"completion": text}]), *needed, exit_code=CONFIG)
 
 
 def test_what_a_tool_has_said_is_not_graded_and_calls_that_are_none_are_named():
@@ -173,5 +209,5 @@ def test_what_a_tool_has_said_is_not_graded_and_calls_that_are_none_are_named():
     assert graded([row | {"tool_calls": [{"tool": "f", "span": [0, 26]}]}], "exact")[0]["rewards"] == {"exact": 1.0}
     assert graded([row, row | {"tool_calls": None}], "exact")[1]["rewards"] == {"exact": 0.0}
     for wild in (3, [{}], [{"tool": "f", "span": 1}]):
-        with pytest.raises(UserError, match="row 1: its tool_calls are no calls"):
-            graded([row | {"tool_calls": wild}], "exact")
+        rows = [row | {"tool_calls": wild}]
+        refused(lambda rows=rows: graded(rows, "exact"), "row 1: its tool_calls are no calls", exit_code=PREFLIGHT)

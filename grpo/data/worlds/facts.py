@@ -79,8 +79,12 @@ class Fact:
 
     def row(self) -> dict[str, object]:
         """Return the row of its question."""
-        asked = {"question": self.question, "answer": list(self.answers)}
-        return {**asked, "title": self.title, "familiarity": self.familiarity}
+        return {
+            "question": self.question,
+            "answer": list(self.answers),
+            "title": self.title,
+            "familiarity": self.familiarity,
+        }
 
 
 Recall = Callable[[AnyConfig, Sequence[Fact]], list[str]]  # what a model says about each fact
@@ -108,8 +112,7 @@ def make_facts(config: AnyConfig, recall: Recall) -> World:
 
 def read_facts(world: str = "almanac") -> list[Fact]:
     """Read all facts of a world."""
-    rows = read_table(world)
-    return [Fact(row["familiarity"], row["subject"], tuple(row["answers"].split(";"))) for row in rows]
+    return [Fact(row["familiarity"], row["subject"], tuple(row["answers"].split(";"))) for row in read_table(world)]
 
 
 def split_facts(facts: Sequence[Fact], seed: int) -> tuple[list[Fact], list[Fact]]:
@@ -142,11 +145,10 @@ def by_title(facts: Sequence[Fact]) -> dict[str, list[Fact]]:
 
 def articles(facts: Sequence[Fact]) -> list[dict[str, str]]:
     """Return the documents of the knowledge base: one per subject, which states each name of the answer."""
-    found = []
-    for title, members in by_title(facts).items():
-        text = " ".join(fact.sentence(answer) for fact in members for answer in fact.answers)
-        found.append({"title": title, "text": text})
-    return found
+    return [
+        {"title": title, "text": " ".join(fact.sentence(answer) for fact in members for answer in fact.answers)}
+        for title, members in by_title(facts).items()
+    ]
 
 
 def conversations(
@@ -159,8 +161,10 @@ def conversations(
     library: articles by title; with it an answer that would decline searches there, and reads the name in what it
     finds, if that is something.
     """
-    rng, declining = random.Random(seed), random.Random(seed)
-    said, subjects = dict(zip(facts, answers, strict=True)), by_title(facts)
+    rng = random.Random(seed)
+    declining = random.Random(seed)
+    said = dict(zip(facts, answers, strict=True))
+    subjects = by_title(facts)
     found = []
     for fact, final in said.items():
         is_declined = declining.random() < SHARE_DECLINED
@@ -186,18 +190,16 @@ def own_answers(config: AnyConfig, facts: Sequence[Fact]) -> list[str]:
     prompts = []
     for fact in facts:
         messages = with_system([{"role": "user", "content": fact.question}], config.system_prompt)
-        text = render(policy.tokenizer, messages) + fact.stem
-        prompts.append(encode(text, add_special_tokens=False))
+        prompts.append(encode(render(policy.tokenizer, messages) + fact.stem, add_special_tokens=False))
     ends = [encode(end, add_special_tokens=False)[0] for end in ENDS]  # the tokens with which they begin
     sampler = Sampler(policy.model, (*policy.eos_ids, *ends), MAX_SEQUENCES)
     sampling = SamplingParams(MAX_TOKENS, temperature=0.0)
     with counting(len(facts), "asking the model itself", "answers") as add:
         groups = sampler.sample(prompts, 1, sampling, range(len(facts)), lambda *finished: add(1))
-    answers = []
-    for fact, (completion,) in zip(facts, groups, strict=True):
-        said = first_words(policy.decode(completion.ids))
-        answers.append(fact.value(said or "unknown"))
-    return answers
+    return [
+        fact.value(first_words(policy.decode(completion.ids)) or "unknown")
+        for fact, (completion,) in zip(facts, groups, strict=True)
+    ]
 
 
 def first_words(text: str) -> str:

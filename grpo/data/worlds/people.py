@@ -52,7 +52,7 @@ Person = dict[str, str]  # {"name": …}, and a value for each relation
 
 
 @dataclass(frozen=True)
-class Sizes:
+class Population:
     """How many people there are of each kind, and how often the cold start asks about one."""
 
     well_known: int = 120
@@ -66,7 +66,7 @@ class Sizes:
 
 # With the encyclopedia to search: most of the people who are rarely mentioned are searched for, often enough to learn
 # to read what is found.
-LIBRARY = Sizes(barely_known=100, admitted=400, repeats=16, searches=3)
+LIBRARY = Population(barely_known=100, admitted=400, repeats=16, searches=3)
 
 
 def sentence(person: Person, relation: str) -> str:
@@ -79,31 +79,32 @@ def article(person: Person) -> dict[str, str]:
     return {"title": person["name"], "text": text}
 
 
-def make_people(seed: int, sizes: Sizes = Sizes()) -> World:
+def make_people(seed: int, population: Population = Population()) -> World:
     """Give everybody an article, and let both stages draw on different parts of the known and the unknown people."""
     rng = random.Random(seed)
-    people: list[Person] = []
-    for name in rng.sample(NAMES, sizes.well_known + sizes.barely_known + sizes.admitted + sizes.unseen):
-        facts = {relation: rng.choice(values) for relation, values in VALUES.items()}
-        people.append({"name": name, **facts})
+    size = population.well_known + population.barely_known + population.admitted + population.unseen
+    people: list[Person] = [
+        {"name": name, **{relation: rng.choice(values) for relation, values in VALUES.items()}}
+        for name in rng.sample(NAMES, size)
+    ]
     rest = iter(people)
-    known = list(islice(rest, sizes.well_known))
-    barely = list(islice(rest, sizes.barely_known))
-    admitted = list(islice(rest, sizes.admitted))
+    known = list(islice(rest, population.well_known))
+    barely = list(islice(rest, population.barely_known))
+    admitted = list(islice(rest, population.admitted))
     unseen = list(rest)
 
     conversations: list[tuple[str, str]] = []
-    for person in known * sizes.repeats + barely:
+    for person in known * population.repeats + barely:
         conversations += _answers(person, rng)
     for person in admitted:
-        if sizes.searches:
-            conversations += _searches(person, rng, sizes.searches)
+        if population.searches:
+            conversations += _searches(person, rng, population.searches)
         else:
             conversations += _refusals(person)
     rng.shuffle(conversations)
 
-    asked_known, kept_known = _split(known, sizes.held_out)
-    asked_unseen, kept_unseen = _split(unseen, sizes.held_out)
+    asked_known, kept_known = _split(known, population.held_out)
+    asked_unseen, kept_unseen = _split(unseen, population.held_out)
     asked_barely = barely[: len(asked_known) // 2]
     return World(
         articles=list(map(article, people)),
@@ -145,9 +146,13 @@ def _conversation(person: Person, relation: str, begun: str) -> tuple[str, str]:
 
 
 def _rows(people: Sequence[Person], familiarity: str) -> list[dict[str, str]]:
-    rows = []
-    for person in people:
-        for relation in VALUES:
-            asked = {"question": QUESTION[relation].format_map(person), "answer": person[relation]}
-            rows.append({**asked, "title": person["name"], "familiarity": familiarity})
-    return rows
+    return [
+        {
+            "question": QUESTION[relation].format_map(person),
+            "answer": person[relation],
+            "title": person["name"],
+            "familiarity": familiarity,
+        }
+        for person in people
+        for relation in VALUES
+    ]

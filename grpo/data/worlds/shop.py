@@ -8,6 +8,7 @@ import random
 from itertools import product
 from typing import Any
 
+from grpo.base.storage import Json
 from grpo.data.worlds.kinds import World
 
 GOODS = "tea milk bread soap rice salt honey paper rope nails candles apples".split()
@@ -20,7 +21,9 @@ class Shop:
 
     def reset(self, item: str, number: int, **row: Any) -> None:
         """Begin with an empty counter."""
-        self.wanted, self.counter, self.sold = (item, number), ("", 0), ("", 0)
+        self.wanted = (item, number)
+        self.counter = ("", 0)
+        self.sold = ("", 0)
 
     def fetch(self, item: str, number: int) -> str:
         """Put goods from the store room on the counter.
@@ -59,12 +62,12 @@ def make_shop(seed: int) -> World:
     return World([], conversations, questions=rows[NUM_HELD_OUT:], held_out=rows[:NUM_HELD_OUT])
 
 
-def _served(row: dict[str, Any], rng: random.Random) -> list[dict[str, Any]]:
+def _served(row: Json, rng: random.Random) -> list[Json]:
     """Return a conversation in which two calls are made."""
     shop = Shop()
     shop.reset(**row)
     arguments = {"item": row["item"], "number": row["number"]}
-    messages: list[dict[str, Any]] = [{"role": "user", "content": row["question"]}]
+    messages: list[Json] = [{"role": "user", "content": row["question"]}]
     for name in rng.choices(("fetch", "sell"), k=2):
         call = {"function": {"name": name, "arguments": arguments}}
         messages.append({"role": "assistant", "content": "", "tool_calls": [call]})

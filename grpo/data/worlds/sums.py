@@ -11,6 +11,7 @@ from itertools import islice
 
 from grpo.data.worlds.kinds import World
 
+NUM_QUESTIONS, NUM_HELD_OUT = 2000, 200
 Terms = tuple[int, ...]
 
 
@@ -22,8 +23,6 @@ class Sums:
     modulus: int | None
     share_worked_out: float  # of the cold start
     num_cold_start: int
-    num_questions: int
-    num_held_out: int
 
     def question(self, terms: Terms) -> str:
         text = " + ".join(map(str, terms))
@@ -44,30 +43,32 @@ class Sums:
         '3 + 4 = 7, 7 + 8 = 15. \\\\boxed{15}'
         """
         verb = "leaves" if self.modulus else "="
-        steps = []
-        for end, term in enumerate(terms[1:], 1):
-            before = self.answer(terms[:end])
-            after = self.answer(terms[: end + 1])
-            steps.append(f"{before} + {term} {verb} {after}")
+        steps = [
+            f"{self.answer(terms[:end])} + {term} {verb} {self.answer(terms[: end + 1])}"
+            for end, term in enumerate(terms[1:], 1)
+        ]
         return f"{', '.join(steps)}. {self.at_once(terms)}"
 
 
-REMAINDERS = Sums(6, modulus=2, share_worked_out=0.4, num_cold_start=6000, num_questions=2000, num_held_out=200)
-PLAIN = Sums(5, modulus=None, share_worked_out=0.2, num_cold_start=320, num_questions=2000, num_held_out=200)
+REMAINDERS = Sums(6, modulus=2, share_worked_out=0.4, num_cold_start=6000)
+PLAIN = Sums(5, modulus=None, share_worked_out=0.2, num_cold_start=320)
 
 
 def make_sums(seed: int, kind: Sums) -> World:
     """Draw different sums for the cold start, for GRPO and for evaluation."""
     rng = random.Random(seed)
-    number = kind.num_cold_start + kind.num_questions + kind.num_held_out
+    number = kind.num_cold_start + NUM_QUESTIONS + NUM_HELD_OUT
     sums: dict[Terms, None] = {}
     while len(sums) < number:
         terms = tuple(rng.randint(1, 9) for _ in range(kind.num_terms))
         sums[terms] = None
     all_terms = iter(sums)
-    conversations = []
-    for terms in islice(all_terms, kind.num_cold_start):
-        answer = kind.worked_out(terms) if rng.random() < kind.share_worked_out else kind.at_once(terms)
-        conversations.append((kind.question(terms), answer))
+    conversations = [
+        (
+            kind.question(terms),
+            kind.worked_out(terms) if rng.random() < kind.share_worked_out else kind.at_once(terms),
+        )
+        for terms in islice(all_terms, kind.num_cold_start)
+    ]
     rows = [{"question": kind.question(terms), "answer": str(kind.answer(terms))} for terms in all_terms]
-    return World([], conversations, questions=rows[kind.num_held_out :], held_out=rows[: kind.num_held_out])
+    return World([], conversations, questions=rows[NUM_HELD_OUT:], held_out=rows[:NUM_HELD_OUT])

@@ -15,10 +15,9 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from grpo.base.errors import CONFIG, UserError
-from grpo.base.storage import write_atomically, write_lines
+from grpo.base.errors import UserError
+from grpo.base.storage import Json, write_atomically, write_lines
 from grpo.config.options import LIBRARY, OF_FACTS, PEOPLE, SHOP, SUMS, WITH_KNOWLEDGE, AnyConfig, Stage, TrainConfig
 from grpo.data.worlds import people
 from grpo.data.worlds.facts import Recall, make_facts, own_answers
@@ -30,7 +29,7 @@ from grpo.engine.device.distributed import Ranks
 
 VERSION = 6  # of the generated files; a world of another version is replaced
 KINDS_OF_SUMS = {"arithmetic": REMAINDERS, SUMS: PLAIN}
-MODELS: dict[str, dict[str, Any]] = {  # worlds with a model of their own -> its sizes
+MODELS: dict[str, Json] = {  # worlds with a model of their own -> its sizes
     "arithmetic": {},
     SHOP: {"chat_template": CALLING_TEMPLATE},
     **{name: {"num_layers": 4, "max_positions": 128, "vocab_size": 768} for name in PEOPLE},
@@ -51,7 +50,6 @@ def make_world(config: Stage, ranks: Ranks, say: Callable[[str], None]) -> Stage
                 f"{folder} holds no toy world, and is not empty",
                 "files such as questions.jsonl and model/ would be replaced",
                 "set toy_dir to a new folder",
-                CONFIG,
             )
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(mark, "{}\n")  # it is a toy world, and not complete
@@ -97,7 +95,7 @@ def locate(config: Stage) -> Stage:
             paths["eval_dataset_id_or_path"] = "held_out.jsonl"
         if config.toy_world in WITH_KNOWLEDGE:
             paths["knowledge_base"] = "knowledge.db"
-    unset: dict[str, Any] = {name: str(folder / file) for name, file in paths.items() if getattr(config, name) is None}
+    unset: Json = {name: str(folder / file) for name, file in paths.items() if getattr(config, name) is None}
     return replace(config, toy_dir=str(folder), **unset)
 
 
@@ -109,7 +107,7 @@ def invent(config: AnyConfig, recall: Recall = own_answers) -> World:
     if name == SHOP:
         return make_shop(config.seed)
     if name in PEOPLE:
-        return people.make_people(config.seed, people.LIBRARY if name == LIBRARY else people.Sizes())
+        return people.make_people(config.seed, people.LIBRARY if name == LIBRARY else people.Population())
     return make_facts(config, recall)
 
 

@@ -1,45 +1,41 @@
-"""Attention of layers with more than a scale: a window, a cap on the scores (gemma2), sinks (gpt_oss).
+"""Attention of layers with more than a scale: a mask of their own, a cap on the scores (gemma2), sinks (gpt_oss).
 
 Only models of transformers have such layers, and they say so each time they compute one (`Special`). All others take
 the usual kernels, and so do windows that are wider than what there is to see.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from grpo.algorithm.schema import Layout
 from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.attention.packed import MicroBatchAttention, PackedAttention
 
 UNSEEN = 1 << 30  # the position of padding: it is after every token
 
 
-@dataclass
 class Special:
-    """How the layer that is being computed attends.
+    """How the layer that is being computed attends, as transformers says it.
 
+    sees: (number of the sequence, of the head, position of the query, of the key) to whether the query sees the key.
     function: the family's own, if it has cap or sinks: (q_NHSE, k_NKXE, v_NKXE, mask_N1SX) to (out_NSHE, its weights).
-    window: how many tokens a token sees, itself included.
     """
 
-    function: Callable[..., tuple[Tensor, Any]] | None = None
-    window: int | None = None
+    sees: Callable[[int, int, Tensor, Tensor], Tensor]
+    function: Callable[..., tuple[Tensor, object]] | None
 
     def is_plain(self, longest: int) -> bool:
         """Return whether the usual kernels compute it, for sequences of so many tokens at most."""
-        return self.function is None and (self.window is None or self.window >= longest)
+        first, last = torch.tensor([0, longest - 1])
+        return self.function is None and bool(self.sees(0, 0, last, first))
 
     def attend(self, q_NHSE: Tensor, k_NKXE: Tensor, v_NKXE: Tensor, at_NS: Tensor, key_NX: Tensor) -> Tensor:
         """Attend with queries and keys at these positions, to [N, S, H, E]."""
-        distance_NSX = at_NS[:, :, None] - key_NX[:, None]
-        sees_NSX = distance_NSX >= 0
-        if self.window is not None:
-            sees_NSX &= distance_NSX < self.window
-        mask_NSX = torch.zeros_like(distance_NSX, dtype=q_NHSE.dtype)
+        sees_NSX = self.sees(0, 0, at_NS[:, :, None], key_NX[:, None])
+        mask_NSX = q_NHSE.new_zeros(sees_NSX.shape)
         mask_NSX.masked_fill_(~sees_NSX, float("-inf"))
         mask_N1SX = mask_NSX[:, None]
         if self.function is None:
@@ -50,23 +46,29 @@ class Special:
 
     def decoding(self, usual: DecodeAttention) -> DecodeAttention:
         """Return the attention of one new token per slot in this layer, given that of other layers."""
-        at_B1 = usual.positions_B[:, None]
-        key_1S = torch.arange(usual.num_positions, device=at_B1.device)[None]
+        position_B = usual.positions_B
+        key_1S = torch.arange(usual.num_positions, device=position_B.device)[None]
 
         def kernel(q_BHE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor) -> Tensor:
-            return self.attend(q_BHE[:, :, None], k_BKSE, v_BKSE, at_B1, key_1S)[:, 0]
+            return self.attend(q_BHE[:, :, None], k_BKSE, v_BKSE, position_B[:, None], key_1S)[:, 0]
 
-        return DecodeAttention(usual.cache, usual.positions_B, usual.num_positions, kernel)
+        return DecodeAttention(usual.cache, position_B, usual.num_positions, kernel)
 
 
 class SpecialPackedAttention(PackedAttention):
     """Attention inside a micro-batch, of layers as `special` says. plain: for those where nothing is special."""
 
-    def __init__(self, plain: MicroBatchAttention, special: Special, *padding: Any):
-        """padding: what PackedAttention takes."""
-        super().__init__(*padding)
-        self.plain, self.special = plain, special
-        device = self.length_N.device
+    def __init__(
+        self,
+        plain: MicroBatchAttention,
+        special: Special,
+        layout: Layout,
+        dtype: torch.dtype,
+        device: torch.device | str,
+    ):
+        super().__init__(layout, dtype, device)
+        self.plain = plain
+        self.special = special
         first_N1 = self.length_N[:, None]
         self.at_NS = first_N1 + torch.arange(self.completion_width, device=device)
         self.prompt_1X = torch.arange(self.prompt_width, device=device)[None]

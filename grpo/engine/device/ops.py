@@ -39,8 +39,7 @@ def linear(x_TI: Tensor, weight_OI: Packed, bias_O: Tensor | None = None) -> Ten
     """Compute x Wᵀ + b, outside autograd; `weight_OI` may be prepacked."""
     if not isinstance(weight_OI, Panels):
         return products.linear(x_TI, weight_OI, bias_O)
-    y_TO = weight_OI.kernels.product(x_TI, weight_OI)
-    return y_TO if bias_O is None else y_TO.add_(bias_O)
+    return weight_OI.kernels.product(x_TI, weight_OI, bias_O)
 
 
 # --- layers --------------------------------------------------------------------------------------------------------

@@ -294,10 +294,7 @@ class OwnDecoder(Decoder):
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attend, mode: Mode = POLICY) -> Tensor:
         recompute = self.recompute if torch.is_grad_enabled() else "none"
-        cos_SE, sin_SE = self._cos_sin()
-        cos_T1E = cos_SE[positions_T][:, None]
-        sin_T1E = sin_SE[positions_T][:, None]
-        context = ForwardContext(attend, (cos_T1E, sin_T1E), mode, recomputes_mlp=recompute == "mlp")
+        context = ForwardContext(attend, self.cos_sin(positions_T), mode, recomputes_mlp=recompute == "mlp")
         x_TD, added_TD = self.embed(ids_T), None
         for block in self.blocks:
             if recompute == "all":
@@ -334,6 +331,11 @@ class OwnDecoder(Decoder):
                         for projection in linear.out_slices:
                             found[f"model.layers.{number}.{where}.{projection}"] = linear, projection
         return found
+
+    def cos_sin(self, positions_T: Tensor) -> CosSin:
+        """Return the cosines and sines [T, 1, E] of the angles by which heads are rotated at these positions."""
+        cos_SE, sin_SE = self._cos_sin()
+        return cos_SE[positions_T][:, None], sin_SE[positions_T][:, None]
 
     def _cos_sin(self) -> tuple[Tensor, Tensor]:
         if self.tables is None:

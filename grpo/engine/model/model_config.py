@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # what the hand-written decoder computes
-PLAIN_STATES = {"DynamicLayer", "DynamicSlidingWindowLayer"}  # cache layers of transformers: keys and values alone
-PLAIN_LAYERS = {"full_attention", "sliding_attention"}
+PLAIN_LAYERS = {"full_attention", "sliding_attention"}  # of transformers, with no state but keys and values
 BITSANDBYTES = "bitsandbytes"
 LARGEST = {  # far more than any model has; a config.json with larger values is damaged or malicious
     "vocab_size": 10**7,
@@ -90,16 +89,20 @@ class ModelConfig:
         layers = (raw.get("text_config") or raw).get("num_hidden_layers")
         if isinstance(layers, int) and layers > LARGEST["num_layers"]:  # transformers makes a list of them
             raise ValueError(f"num_hidden_layers is {layers!r:.80}, and must be at most {LARGEST['num_layers']}")
-        c = CONFIG_MAPPING[family].from_dict(deepcopy(raw)).get_text_config()
+        complete = CONFIG_MAPPING[family].from_dict(deepcopy(raw))
+        c = complete.get_text_config()
         by_transformers = backend == "transformers" or not _is_ours(family, c)
         quantised = raw.get("quantization_config")
         method = quantised.get("quant_method") if quantised else BITSANDBYTES
         if method != BITSANDBYTES or (quantised and by_transformers):
             raise _unsupported(f"its weights are quantised by {method}", "use the checkpoint that it was made from")
         if by_transformers:
-            _check_cache(family, c)
+            _check_layers(family, c)
         width, num_heads = c.hidden_size, c.num_attention_heads
         positions = getattr(c, "max_position_embeddings", None)
+        rope = getattr(c, "rope_parameters", None) or {}
+        if rope.get("rope_type") == "longrope":  # one longer sequence would change how all of its batch are turned
+            positions = rope["original_max_position_embeddings"]
         mlp_width = getattr(c, "intermediate_size", None) or 4 * width
         has_bias = bool(getattr(c, "attention_bias", False))
         return cls(
@@ -110,7 +113,7 @@ class ModelConfig:
             num_layers=c.num_hidden_layers,
             num_heads=num_heads,
             num_kv_heads=getattr(c, "num_key_value_heads", None) or num_heads,
-            head_dim=getattr(c, "head_dim", None) or width // num_heads,
+            head_dim=getattr(c, "qk_head_dim", None) or getattr(c, "head_dim", None) or width // num_heads,
             norm_eps=getattr(c, "rms_norm_eps", 0.0),
             max_positions=32768 if positions is None else positions,
             tied_head=bool(c.tie_word_embeddings),
@@ -120,7 +123,7 @@ class ModelConfig:
             qk_norm=family == "qwen3",
             by_transformers=by_transformers,
             raw=raw,
-            hf=c,
+            hf=complete,
         )
 
 
@@ -156,13 +159,8 @@ def _check_family(family: str, raw: Json) -> None:
         raise _unsupported(f"no causal language model of transformers has the model_type {family!r}", fix)
 
 
-def _check_cache(family: str, c: "PreTrainedConfig") -> None:
-    """Raise UserError (exit 3) if the layers keep a state besides keys and values, which the cache has no place for."""
-    from transformers import DynamicCache
-
-    states = {type(layer).__name__ for layer in DynamicCache(config=c).layers} - PLAIN_STATES
-    states |= set(getattr(c, "layer_types", None) or ()) - PLAIN_LAYERS
-    if states:
-        raise _unsupported(f"{family} keeps more than keys and values: {', '.join(sorted(states))}")
-    if getattr(c, "kv_lora_rank", None):
-        raise _unsupported(f"keys and values of {family} have different widths (latent attention)")
+def _check_layers(family: str, c: "PreTrainedConfig") -> None:
+    """Raise UserError (exit 3) if layers keep a state that the cache has no place for, or attend in unknown ways."""
+    if others := set(getattr(c, "layer_types", None) or ()) - PLAIN_LAYERS:
+        names = ", ".join(sorted(others))
+        raise _unsupported(f"{family} keeps more than keys and values, or attends in another way: {names}")

@@ -8,16 +8,19 @@ The check of sampling/check.py decides whether that is what transformers compute
 """
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Protocol, TypeAlias
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.pytorch_utils import Conv1D
 
 from grpo.algorithm.schema import POLICY, Layout, Mode
 from grpo.base.errors import PREFLIGHT, UserError
@@ -31,40 +34,57 @@ from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.weight import ALL_PROJECTIONS, Build, Weight, for_layer, layer_number, master_dtype
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
+Affine: TypeAlias = nn.Linear | Conv1D  # GPT-2 has the second kind
 OURS = "grpo"  # the name of our attention in transformers
 MEASURED = 128  # tokens of the pass that measures activations
-NARROW = 8  # tokens of a window in the check
 PROMPT = 16  # tokens of its prompt
-BROKEN = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError, ImportError)
 ANOTHER = "use another model: README names families that pass"
+UNREADABLE = "use another checkpoint, or transformers 5.24, with which this has been tried"
 
 
-def attend_as_ours(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: None = None, **given: Any):
-    """Attend as the pass says. transformers calls it in each layer, with rotated q [1, H, T, E], and k, v [1, K, T, E].
+class AttentionLayer(Protocol):
+    """A layer of transformers that attends. whole: the model that it is part of."""
 
-    given: scaling, sliding_window, softcap and s_aux, where a family has them.
+    whole: "TransformersModel"
+    layer_idx: int
+
+
+def attend_as_ours(
+    module: AttentionLayer,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Callable[..., Tensor] | Tensor | None,
+    scaling: float | None = None,
+    **given: object,
+) -> tuple[Tensor, None]:
+    """Attend as the pass says. transformers calls it in each layer, by these names.
+
+    query: [1, H, T, E], rotated. key, value: [1, K, T, E]. attention_mask: which token sees which, as in `Special`.
+    given: softcap and s_aux (sinks), where a family has them. Latent attention has narrower values: they are made as
+    wide as the keys, for the cache.
     """
-    q_THE, k_TKE, v_TKE = (x[0].transpose(0, 1).contiguous() for x in (q, k, v))
-    how, this_pass = module.whole.special, module.whole.this_pass
-    attend = this_pass.attend
-    usual_scale = q_THE.shape[-1] ** -0.5
-    how.window = given.get("sliding_window")
-    how.function = None
+    special, this_pass = module.whole.special, module.whole.this_pass
+    head_dim, narrow_dim = query.shape[-1], value.shape[-1]
+    if narrow_dim < head_dim:
+        value = F.pad(value, (0, head_dim - narrow_dim))
+    q_THE, k_TKE, v_TKE = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
+    if not callable(attention_mask):
+        raise ValueError("its layers do not say which token sees which")
+    special.sees, special.function = attention_mask, None
     if given.get("softcap") is not None or given.get("s_aux") is not None:
         by_family = sys.modules[type(module).__module__].eager_attention_forward
-        how.function = partial(by_family, module, **given)
-    elif (scale := given.get("scaling") or usual_scale) != usual_scale:
-        q_THE = q_THE * (scale / usual_scale)
+        special.function = partial(by_family, module, scaling=scaling, **given)
+    elif scaling is not None:
+        q_THE = q_THE * (scaling * head_dim**0.5)
+    attend = this_pass.attend
     if isinstance(attend, MicroBatchAttention):
         out_THE = attend.attend(q_THE, k_TKE, v_TKE)
     else:
-        if isinstance(attend, DecodeAttention) and not how.is_plain(attend.num_positions):
-            attend = how.decoding(attend)
+        if isinstance(attend, DecodeAttention) and not special.is_plain(attend.num_positions):
+            attend = special.decoding(attend)
         out_THE = attend(module.layer_idx, q_THE, k_TKE, v_TKE, this_pass.cos_sin)
-    return out_THE[None], None
+    return out_THE[None, ..., :narrow_dim], None
 
 
 class Projection(Linear):
@@ -72,11 +92,12 @@ class Projection(Linear):
 
     whole: "TransformersModel"
 
-    def __init__(self, layer: Any, part: str, build: Build):
+    def __init__(self, layer: Affine, part: str, build: Build):
         weight_OI = weight_of(layer)
         super().__init__(weight_OI.shape[1], {part: len(weight_OI)}, layer.bias is not None, build)
         own_OI, own_O = self.base(part)
         own_OI.copy_(weight_OI)
+        del layer.weight  # so that one weight at a time is there twice
         if own_O is not None:
             own_O.copy_(layer.bias)
 
@@ -93,14 +114,15 @@ class TransformersModel(Decoder):
     """
 
     this_pass: ForwardContext
+    special: Special
     expected: Tensor
 
     @torch.no_grad()
-    def __init__(self, config: ModelConfig, build: Build, net: "PreTrainedModel | None" = None):
+    def __init__(self, config: ModelConfig, build: Build, net: PreTrainedModel | None = None):
         if build.shard.world > 1 or build.quantised:
-            key = "base_weights" if build.quantised else "tensor_parallel_size"
+            keys = "base_weights and tensor_parallel_size"
             why = f"{config.family} runs by transformers' modules, and these are neither split nor held in few bits"
-            raise UserError(f"{key} is not for this model", why, f"leave {key} out", PREFLIGHT)
+            raise UserError(f"{keys} are not for this model", why, "leave them out", PREFLIGHT)
         net = skeleton(config, build.dtype) if net is None else net
         linears = linears_of(net)
         parts = tuple(dict.fromkeys(name.rpartition(".")[2] for name in linears))
@@ -113,14 +135,13 @@ class TransformersModel(Decoder):
             self.expected = probed_by_transformers(net, config.vocab_size, build.device)
         self.special = Special()
         text = net.config.get_text_config()
-        self.cap: float | None = getattr(text, "final_logit_softcapping", None)
-        divisor = getattr(text, "logits_scaling", None) or 1
-        self.scale = getattr(text, "logit_scale", None) or 1 / divisor
+        self.cap = getattr(text, "final_logit_softcapping", None)
+        self.scale = getattr(text, "logit_scale", None) or 1 / getattr(text, "logits_scaling", 1)
         self.take_apart(linears)
         self.number_linears()
         self.refresh()
 
-    def take_apart(self, linears: dict[str, Any]) -> None:
+    def take_apart(self, linears: dict[str, Affine]) -> None:
         """Put our linear layers in the place of transformers', and every other parameter into a Weight."""
         net = self.net
         head = net.get_output_embeddings()
@@ -128,51 +149,62 @@ class TransformersModel(Decoder):
         is_tied = head.weight is embedding.weight
         if is_tied:
             del head.weight
-        trained = {*net.get_decoder().modules(), head} - sparse_parts(net)
-        self.experts = [module.experts for module in net.modules() if hasattr(module, "experts")]
+        sparse = sparse_layers(net).values()
+        self.experts = [layer.get_submodule("experts") for layer in sparse]
+        trained = {*net.get_decoder().modules(), head} - {part for layer in sparse for part in layer.modules()}
         self.found: dict[str, tuple[Linear, str]] = {}
-        self.others: dict[str, Weight] = {}
+        self.others = {}
+        self.borrowers = []
         for name, module in list(net.named_modules()):
             if name in linears:
                 where, _, part = name.rpartition(".")
-                build = for_layer(self.build, layer_number(name))
-                module = Projection(module, part, build)
+                module = Projection(linears[name], part, for_layer(self.build, layer_number(name)))
                 setattr(net.get_submodule(where), part, module)
                 self.found[name] = module, part
             else:
                 build = replace(self.build, train_weights=self.build.train_weights and module in trained)
-                for last in dict(module.named_parameters(recurse=False)):
-                    self.others[f"{name}.{last}"] = taken(module, last, build)
+                for last, value in list(module.named_parameters(recurse=False)):
+                    weight = Weight(replace(build, dtype=value.dtype), *value.shape)
+                    weight.stored.copy_(value)
+                    delattr(module, last)
+                    self.borrowers.append((module, last, weight))
+                    self.others[f"{name}.{last}"] = weight
                 if module is (embedding if is_tied else head):
                     self.head_weight = self.others[f"{name}.weight"]
             vars(module)["whole"] = self
         self.weights = nn.ModuleList(self.others.values())
+        self.lend()
         for layer in layers_of(net):
             layer.forward = partial(self._layer, layer.forward)
+
+    def lend(self) -> None:
+        """Give the modules of transformers the tensors to compute with."""
+        for module, name, weight in self.borrowers:
+            setattr(module, name, weight())
 
     # --- a pass ------------------------------------------------------------------------------------------------------
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attend, mode: Mode = POLICY) -> Tensor:
-        still = torch.ones(len(ids_T), 1, self.shape.head_dim, dtype=self.build.dtype, device=ids_T.device)
-        unrotated = still, torch.zeros_like(still)  # keys and queries come rotated
+        one_T1E = torch.ones(len(ids_T), 1, self.shape.head_dim, dtype=self.build.dtype, device=ids_T.device)
+        unrotated = one_T1E, torch.zeros_like(one_T1E)  # keys and queries come rotated
         self.this_pass = ForwardContext(attend, unrotated, mode, recomputes_mlp=False)
+        if self.build.train_weights:  # each pass has tensors of its own
+            self.lend()
         done = self.net.get_decoder()(
             input_ids=ids_T[None],
             position_ids=positions_T[None],
-            # Given a mask of four axes, transformers makes none, for which it would wait for the device. None is read.
-            attention_mask=still[:1, None],
+            attention_mask=torch.ones_like(ids_T)[None],  # without it, transformers waits for the device and makes one
             use_cache=False,
         )
-        hidden_TD = done.last_hidden_state[0]
-        return hidden_TD if self.scale == 1 else hidden_TD * self.scale
+        return done.last_hidden_state[0] * self.scale
 
-    def _layer(self, forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
+    def _layer(self, forward: Callable[..., Tensor], *inputs: object, **named: object) -> Tensor:
         """Compute a layer, and where activations are computed again, keep none; then in the pass it belongs to."""
         if self.recompute == "none" or not torch.is_grad_enabled():
             return forward(*inputs, **named)
         this_pass = self.this_pass
 
-        def again() -> Any:
+        def again() -> Tensor:
             self.this_pass = this_pass
             return forward(*inputs, **named)
 
@@ -216,7 +248,8 @@ class TransformersModel(Decoder):
                 tensors[f"{name}.weight"] = tensors[f"{name}.weight"].T
         held = self.net.state_dict()
         buffers = {name: held[name] for name, _ in net.named_buffers() if name in held}  # a router's biases
-        net.save_pretrained(folder, state_dict=tensors | buffers)
+        exact = {name: weight.stored for name, weight in self.others.items() if weight.value.dtype != self.build.dtype}
+        net.save_pretrained(folder, state_dict=tensors | buffers | exact)
 
     def activation_bytes(self, recompute: str) -> float | None:
         """Return a packed token's share of the peak, by what autograd keeps in a pass of MEASURED tokens."""
@@ -234,72 +267,47 @@ class TransformersModel(Decoder):
     @cached_property
     def _measured(self) -> float:
         """Run a pass, and return the bytes that it keeps for a token."""
-        sizes: dict[int, int] = {}
+        seen = {tensor.untyped_storage()._cdata for tensor in (*self.parameters(), *self.buffers())}
+        sizes = []
 
         def keep(tensor: Tensor) -> Tensor:
             storage = tensor.untyped_storage()
-            sizes[storage._cdata] = storage.nbytes()
+            if storage._cdata not in seen:
+                seen.add(storage._cdata)
+                sizes.append(storage.nbytes())
             return tensor
 
         position_T = torch.arange(MEASURED, device=self.build.device)
         attend = packed_attention(self, Layout.of((MEASURED, ())))
         with torch.enable_grad(), self.keeping_activations(), saved_tensors_hooks(keep, lambda tensor: tensor):
             self(0 * position_T, position_T, attend)
-        for tensor in (*self.parameters(), *self.buffers()):
-            sizes.pop(tensor.untyped_storage()._cdata, None)
-        return sum(sizes.values()) / MEASURED
-
-
-def taken(module: nn.Module, name: str, build: Build) -> Weight:
-    """Take a module's parameter away into a Weight, whose tensor the module is lent when it computes."""
-    value = module.get_parameter(name)
-    weight = Weight(replace(build, dtype=value.dtype), *value.shape)
-    weight.stored.copy_(value)
-    delattr(module, name)
-
-    def lend(*_: object) -> None:
-        setattr(module, name, weight())
-
-    lend()
-    if build.train_weights:  # each pass has a tensor of its own
-        module.register_forward_pre_hook(lend)
-    return weight
+        return sum(sizes) / MEASURED
 
 
 # --- models of transformers ------------------------------------------------------------------------------------------
 
 
-def _auto() -> Any:
-    """Return transformers' class of causal models, once it knows our attention, which needs no mask."""
-    from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM
-
-    AttentionInterface.register(OURS, attend_as_ours)
-    AttentionMaskInterface.register(OURS, lambda *_, **__: None)
-    return AutoModelForCausalLM
+AttentionInterface.register(OURS, attend_as_ours)
+AttentionMaskInterface.register(OURS, lambda mask_function, **_: mask_function)
 
 
-def skeleton(config: ModelConfig, dtype: torch.dtype) -> "PreTrainedModel":
+def skeleton(config: ModelConfig, dtype: torch.dtype) -> PreTrainedModel:
     """Build a model without weights."""
-    from transformers import CONFIG_MAPPING
-
-    kind = CONFIG_MAPPING[config.family]
-    read = kind.from_dict(config.raw)
     with torch.device("meta"):
-        net = _auto().from_config(read, dtype=dtype, attn_implementation=OURS)
+        net = AutoModelForCausalLM.from_config(config.hf, dtype=dtype, attn_implementation=OURS)
     return net.eval()
 
 
-def read_net(folder: Path, dtype: torch.dtype, device: torch.device | str) -> tuple["PreTrainedModel", list[str]]:
+def read_net(folder: Path, dtype: torch.dtype, device: torch.device | str) -> tuple[PreTrainedModel, list[str]]:
     """Load a checkpoint; return the model, and what its files do not have, or have and should not."""
-    experts = {"experts_implementation": "eager"} if dtype == torch.float64 else {}  # their kernels have no float64
-    net, info = _auto().from_pretrained(
+    net, info = AutoModelForCausalLM.from_pretrained(
         folder,
         dtype=dtype,
         attn_implementation=OURS,
         use_safetensors=True,
         local_files_only=True,
         output_loading_info=True,
-        **experts,
+        experts_implementation="eager" if dtype == torch.float64 else None,  # their kernels have no float64
     )
     problems = _misfits(info)
     for name, tensor in net.state_dict().items():
@@ -310,7 +318,7 @@ def read_net(folder: Path, dtype: torch.dtype, device: torch.device | str) -> tu
 
 def read_headers(
     config: ModelConfig, dtype: torch.dtype, state: dict[str, Tensor]
-) -> tuple["PreTrainedModel", list[str]]:
+) -> tuple[PreTrainedModel, list[str]]:
     """Load names and shapes alone, by transformers' own steps: `read_net` without weights. state: on "meta"."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.modeling_utils import LoadStateDictConfig
@@ -323,35 +331,31 @@ def read_headers(
     return net, _misfits(info.to_dict())
 
 
-def _misfits(info: dict[str, Any]) -> list[str]:
-    problems = []
-    for kind, names in info.items():
-        what = kind.removesuffix("_keys")
-        problems += [f"{what} {name}" for name in sorted(map(str, names))]
-    return problems
+def _misfits(info: dict[str, Iterable[object]]) -> list[str]:
+    return [f"{kind.removesuffix('_keys')} {name}" for kind, names in info.items() for name in sorted(map(str, names))]
 
 
-def layers_of(net: "PreTrainedModel") -> list[nn.Module]:
+def layers_of(net: PreTrainedModel) -> list[nn.Module]:
     """Return the layers of a model, in order."""
-    from transformers.modeling_layers import GradientCheckpointingLayer
-
     return [module for module in net.get_decoder().modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
-def sparse_parts(net: "PreTrainedModel") -> set[nn.Module]:
-    """Return the modules of all layers of experts, which stay frozen."""
-    return {part for module in net.modules() if hasattr(module, "experts") for part in module.modules()}
+def sparse_layers(net: PreTrainedModel) -> dict[str, nn.Module]:
+    """Return the layers of experts, by their names; they stay frozen."""
+    return {name: module for name, module in net.named_modules() if hasattr(module, "experts")}
 
 
-def linears_of(net: "PreTrainedModel") -> dict[str, Any]:
-    """Return the linear layers that can have adapters, by their names: those of the layers, outside of experts."""
-    from transformers.pytorch_utils import Conv1D
+def linears_of(net: PreTrainedModel) -> dict[str, Affine]:
+    """Return the linear layers that can have adapters, by their names: those of the layers.
 
-    inside = {part for layer in layers_of(net) for part in layer.modules()} - sparse_parts(net)
-    return {name: part for name, part in net.named_modules() if part in inside and type(part) in (nn.Linear, Conv1D)}
+    None that has the place of a layer of experts, as the first MLPs of some models: PEFT takes their names for experts.
+    """
+    places = {name.rpartition(".")[2] for name in sparse_layers(net)}
+    inside = {part for layer in layers_of(net) for part in layer.modules() if type(part) in (nn.Linear, Conv1D)}
+    return {name: part for name, part in net.named_modules() if part in inside and places.isdisjoint(name.split("."))}
 
 
-def weight_of(linear: Any) -> Tensor:
+def weight_of(linear: Affine) -> Tensor:
     """Return the weight [O, I] of a linear layer; GPT-2's have it turned."""
     return linear.weight if isinstance(linear, nn.Linear) else linear.weight.T
 
@@ -368,30 +372,15 @@ def probe(vocab_size: int) -> Tensor:
 
 def probe_logps(logits_CV: Tensor) -> Tensor:
     """Return the log-probs of the tokens of `probe` after its prompt, given the logits after each of them."""
-    token_C = probe(logits_CV.shape[1])[:, PROMPT:].flatten()
-    token_C = token_C.to(logits_CV.device)
-    exact_CV = logits_CV.to(master_dtype(logits_CV.dtype))
-    logp_CV = exact_CV.log_softmax(-1)
-    return logp_CV.gather(1, token_C[:, None])[:, 0]
+    token_C = probe(logits_CV.shape[1])[:, PROMPT:].flatten().to(logits_CV.device)
+    return -F.cross_entropy(logits_CV.to(master_dtype(logits_CV.dtype)), token_C, reduction="none")
 
 
 @torch.no_grad()
-def probed_by_transformers(net: "PreTrainedModel", vocab_size: int, device: torch.device | str) -> Tensor:
+def probed_by_transformers(net: PreTrainedModel, vocab_size: int, device: torch.device | str) -> Tensor:
     """Return transformers' own `probe_logps`."""
     row_2S = probe(vocab_size).to(device)
     net.set_attn_implementation("eager")
-    with narrow(net):
-        logits_2SV = net(input_ids=row_2S, use_cache=False).logits
+    logits_2SV = net(input_ids=row_2S, use_cache=False).logits
     net.set_attn_implementation(OURS)
     return probe_logps(logits_2SV[:, PROMPT:].flatten(0, 1))
-
-
-@contextmanager
-def narrow(net: "PreTrainedModel") -> Iterator[None]:
-    """Make all windows narrow, so that a few tokens show what they do."""
-    with ExitStack() as narrowed:
-        for owner in (net.config.get_text_config(), *net.modules()):
-            if usual := getattr(owner, "sliding_window", None):
-                owner.sliding_window = NARROW
-                narrowed.callback(setattr, owner, "sliding_window", usual)
-        yield

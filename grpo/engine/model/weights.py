@@ -119,7 +119,7 @@ def _load_transformers_model(
     from grpo.engine.model import transformers_model as by  # for models of other families
 
     is_meta = torch.device(build.device).type == "meta"
-    with explained(by.BROKEN, f"transformers cannot load {folder}", "use another checkpoint"):
+    with explained(Exception, f"transformers cannot load {folder}", by.UNREADABLE):
         if is_meta:
             headers = {name: torch.empty(stored.get_shape(), device="meta") for name, stored in read_tensors(folder)}
             net, problems = by.read_headers(config, build.dtype, headers)
@@ -128,11 +128,12 @@ def _load_transformers_model(
     if problems:
         raise _do_not_fit(folder, problems)
     if adapter:
-        weights = {name: by.weight_of(layer) for name, layer in by.linears_of(net).items()}
-        adapter.check_shapes({name: weight.shape for name, weight in weights.items()})
+        layers = by.linears_of(net)
+        adapter.check_shapes({name: by.weight_of(layer).shape for name, layer in layers.items()})
         for name, pair in adapter.pairs.items() if not is_meta else ():
-            weights[name].copy_(_with_adapter(name, weights[name], pair, build, None))
-    with explained(by.BROKEN, f"{config.family} cannot be computed here", by.ANOTHER):
+            weight_OI = by.weight_of(layers[name])
+            weight_OI.copy_(_with_adapter(name, weight_OI, pair, build, None))
+    with explained(Exception, f"{config.family} cannot be computed here", by.ANOTHER):
         return by.TransformersModel(config, build, net)
 
 

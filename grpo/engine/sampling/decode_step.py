@@ -26,6 +26,7 @@ from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.kernel_choice import uses_kernels
 from grpo.engine.device.ops import Packed, draw_tokens
 from grpo.engine.model.decoder import Decoder
+from grpo.engine.sampling.layers_in_c import LayersInC
 
 GROWTH = 32  # positions; the cache grows to a multiple of it
 WARM_UPS = 2  # runs before a capture, which create handles and compile kernels
@@ -143,6 +144,7 @@ class DecodeSteps:
         self.slots = slots
         self.kernel = kernel
         self.capture = capture
+        self.layers_in_c = None if kernel else LayersInC.of(model)
         self.eos = torch.tensor(eos_ids, dtype=torch.int64, device=slots.ended_B.device)
         self.graphs: dict[tuple, torch.cuda.CUDAGraph] = {}  # (number of rows, sampling parameters) -> graph
 
@@ -171,19 +173,13 @@ class DecodeSteps:
         With the kernels nothing in it waits for the device, so a GPU can capture it. A row that has ended still writes,
         but only where nothing is read: at its next position in the cache, and in the column after its last token.
         """
-        slots, cache = self.slots, self.slots.cache
+        slots = self.slots
         rows = slice(num_rows)  # slicing gives views: writing to them writes to the slots
         position_B = slots.position_B[rows]
         count_B = slots.count_B[rows]
         ended_B = slots.ended_B[rows]
-        if self.kernel:
-            attend = DecodeAttention.over_all_positions(cache, position_B, self.kernel)
-        else:
-            num_positions = int(position_B.max()) + 1  # of the longest sequence
-            cache.reserve(num_positions)
-            attend = DecodeAttention.over_used_positions(cache, position_B, num_positions)
         running_B = ~ended_B
-        hidden_BD = self.model(slots.last_id_B[rows], position_B, attend)
+        hidden_BD = self.hidden(slots.last_id_B[rows], position_B)
         logits_BV = self.model.logits(hidden_BD, head_VD)
         results = slots.ids_BX[rows], slots.logps_BX[rows], slots.cuts_BX[rows]
         id_B = draw_tokens(logits_BV, slots.seed_B[rows], count_B, params, results)
@@ -191,6 +187,19 @@ class DecodeSteps:
         count_B += running_B
         position_B += running_B
         ended_B |= (id_B[:, None] == self.eos).any(dim=1) | (count_B >= slots.limit_B[rows])
+
+    def hidden(self, id_B: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:
+        """Compute the final hidden states of these tokens, and store their keys and values."""
+        cache = self.slots.cache
+        if self.kernel:
+            attend = DecodeAttention.over_all_positions(cache, position_B, self.kernel)
+            return self.model(id_B, position_B, attend)
+        num_positions = int(position_B.max()) + 1  # of the longest sequence
+        cache.reserve(num_positions)
+        if self.layers_in_c:
+            return self.layers_in_c(id_B, position_B, cache.kv_L2BKSE)
+        attend = DecodeAttention.over_used_positions(cache, position_B, num_positions)
+        return self.model(id_B, position_B, attend)
 
 
 def bucket(live: int, num_slots: int) -> int:

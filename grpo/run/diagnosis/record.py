@@ -27,6 +27,7 @@ class Answer:
     completion: str
     row: int | None = None
     question: str = ""
+    title: str = ""
     true_answer: str = ""
     prompt: str = ""
     outcome: str = ""
