@@ -50,30 +50,31 @@ class AttentionLayer(Protocol):
 
 
 def attend_as_ours(
-    layer: AttentionLayer,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sees: Callable[..., Tensor] | Tensor | None,
+    module: AttentionLayer,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Callable[..., Tensor] | Tensor | None,
     scaling: float | None = None,
     **given: object,
 ) -> tuple[Tensor, None]:
-    """Attend as the pass says. transformers calls it in each layer, with rotated q [1, H, T, E], and k, v [1, K, T, E].
+    """Attend as the pass says. transformers calls it in each layer, by these names.
 
-    Latent attention has narrower values, which are made as wide as the keys, for the cache. given: softcap and s_aux
-    (sinks), where a family has them.
+    query: [1, H, T, E], rotated. key, value: [1, K, T, E]. attention_mask: which token sees which, as in `Special`.
+    given: softcap and s_aux (sinks), where a family has them. Latent attention has narrower values: they are made as
+    wide as the keys, for the cache.
     """
-    special, this_pass = layer.whole.special, layer.whole.this_pass
-    head_dim, narrow_dim = q.shape[-1], v.shape[-1]
+    special, this_pass = module.whole.special, module.whole.this_pass
+    head_dim, narrow_dim = query.shape[-1], value.shape[-1]
     if narrow_dim < head_dim:
-        v = F.pad(v, (0, head_dim - narrow_dim))
-    q_THE, k_TKE, v_TKE = (x[0].transpose(0, 1).contiguous() for x in (q, k, v))
-    if not callable(sees):
+        value = F.pad(value, (0, head_dim - narrow_dim))
+    q_THE, k_TKE, v_TKE = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
+    if not callable(attention_mask):
         raise ValueError("its layers do not say which token sees which")
-    special.sees, special.function = sees, None
+    special.sees, special.function = attention_mask, None
     if given.get("softcap") is not None or given.get("s_aux") is not None:
-        by_family = sys.modules[type(layer).__module__].eager_attention_forward
-        special.function = partial(by_family, layer, scaling=scaling, **given)
+        by_family = sys.modules[type(module).__module__].eager_attention_forward
+        special.function = partial(by_family, module, scaling=scaling, **given)
     elif scaling is not None:
         q_THE = q_THE * (scaling * head_dim**0.5)
     attend = this_pass.attend
@@ -82,7 +83,7 @@ def attend_as_ours(
     else:
         if isinstance(attend, DecodeAttention) and not special.is_plain(attend.num_positions):
             attend = special.decoding(attend)
-        out_THE = attend(layer.layer_idx, q_THE, k_TKE, v_TKE, this_pass.cos_sin)
+        out_THE = attend(module.layer_idx, q_THE, k_TKE, v_TKE, this_pass.cos_sin)
     return out_THE[None, ..., :narrow_dim], None
 
 
@@ -351,7 +352,7 @@ def linears_of(net: PreTrainedModel) -> dict[str, Affine]:
     """
     places = {name.rpartition(".")[2] for name in sparse_layers(net)}
     inside = {part for layer in layers_of(net) for part in layer.modules() if type(part) in (nn.Linear, Conv1D)}
-    return {n: part for n, part in net.named_modules() if part in inside and places.isdisjoint(n.split("."))}
+    return {name: part for name, part in net.named_modules() if part in inside and places.isdisjoint(name.split("."))}
 
 
 def weight_of(linear: Affine) -> Tensor:
