@@ -161,25 +161,22 @@ class TemplateProtocol(Protocol):
 
     def _request(self, call: Any, place: int) -> Request:
         """Return the call of a tool. error: what is wrong with it."""
+        function = call.get("function", call) if isinstance(call, dict) else call
+        name = function.get("name") if isinstance(function, dict) else None
         tool, arguments = UNKNOWN, None
-        try:
-            function = call.get("function", call) if isinstance(call, dict) else call
-            name = function.get("name") if isinstance(function, dict) else None
-            if not isinstance(name, str):
-                problem = f"this is no call: {function}"
-            elif name not in self.schemas:
-                problem = f"there is no tool {name}; there are {', '.join(self.schemas)}"
-            else:
-                tool = name
-                arguments = function.get("arguments", function.get("parameters", {}))
-                if isinstance(arguments, str):
-                    arguments = _parsed(arguments)
-                problem = misfit(name, arguments, self.schemas[name])
-            query = str(call) if problem else json.dumps(arguments, ensure_ascii=False)
-        except RecursionError as error:  # it can be read, but not written
-            query, problem = "", reason(error)
+        if not isinstance(name, str):
+            problem = f"this is no call: {function}"
+        elif name not in self.schemas:
+            problem = f"there is no tool {name}; there are {', '.join(self.schemas)}"
+        else:
+            tool = name
+            arguments = function.get("arguments", function.get("parameters", {}))
+            if isinstance(arguments, str):
+                arguments = _parsed(arguments)
+            problem = misfit(name, arguments, self.schemas[name])
         if problem:
-            return Request(tool, encodable(query), place, error=f"Error: {problem}")
+            return Request(tool, encodable(str(call)), place, error=f"Error: {problem}")
+        query = json.dumps(arguments, ensure_ascii=False)
         return Request(tool, encodable(query), place, arguments)
 
 

@@ -283,15 +283,6 @@ def test_arguments_must_fit_the_description(call, why):
     assert why in problem and bool(why) == bool(problem)
 
 
-def test_a_call_that_is_nested_too_deeply_is_answered():
-    """What can just be read is too deep to be written."""
-    protocol = described("qwen2.5")
-    for depth in (*range(800, 1000), 10**5):
-        call = f'{{"name": "add", "arguments": {{"a": {"[" * depth}{"]" * depth}}}}}'
-        _, (request,) = protocol.read(turn(protocol, f"<tool_call>{call}</tool_call>").ids, True)
-        assert request.error.startswith("Error: ")
-
-
 def test_types_are_those_of_json():
     def f(a: list[int] | None, b: dict[str, float], c: int | str, d: Literal["x"] | dict[str, int | None] | None):
         """F.
