@@ -159,10 +159,8 @@ def _description(name: str, function: Any) -> Tool:
         checker().check_schema(parameters)
         inspect.signature(called).bind_partial(**parameters["properties"])  # they are passed by name
     except Exception as error:  # of the docstring, or of a type hint
-        fix = (
-            'give each argument a type hint, and a line under "Args:" in the docstring; or begin the name of a method '
-        )
-        fix += "that is no tool with _; or set tool_format: tags"
+        fix = 'give each argument a type hint, and a line under "Args:" in the docstring; or set tool_format: tags; '
+        fix += "of an environment, begin the name of a method that is no tool with _"
         raise UserError(f"the tool {name} has no description", describe_failure(error), fix, CONFIG) from None
     schema["function"]["name"] = name
     return schema
