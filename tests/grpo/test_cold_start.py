@@ -16,7 +16,7 @@ from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data.prompts import ChatEncoder, load_tokenizer
 from grpo.data.worlds import world as worlds
-from grpo.data.worlds.sums import PLAIN, REMAINDERS, make_sums
+from grpo.data.worlds.sums import NUM_HELD_OUT, NUM_QUESTIONS, PLAIN, REMAINDERS, make_sums
 from grpo.data.worlds.world import make_world
 from grpo.doctor.__main__ import checks, make_finding
 from grpo.doctor.__main__ import main as doctor
@@ -83,7 +83,7 @@ def test_sums_are_answered_right_in_a_box_and_none_is_held_out_that_was_seen(kin
         assert answer.count("+") in (0, kind.num_terms - 1)
     worked_out = sum("+" in answer for _, answer in made.conversations)
     assert worked_out / len(questions) == pytest.approx(kind.share_worked_out, abs=0.06)
-    assert (len(made.questions), len(made.held_out)) == (kind.num_questions, kind.num_held_out)
+    assert (len(made.questions), len(made.held_out)) == (NUM_QUESTIONS, NUM_HELD_OUT)
     questions += [row["question"] for row in made.questions + made.held_out]
     assert len(set(questions)) == len(questions)
 
