@@ -176,7 +176,9 @@ def test_so_are_other_data_and_another_base(tmp_path, stages, chat_checkpoint, c
 
 
 def test_a_toy_world_uses_its_stage_1_again(tmp_path, monkeypatch, capsys):
-    few = replace(REMAINDERS, num_cold_start=40, num_questions=20, num_held_out=8)
+    few = replace(REMAINDERS, num_cold_start=40)
+    monkeypatch.setattr("grpo.data.worlds.sums.NUM_QUESTIONS", 20)
+    monkeypatch.setattr("grpo.data.worlds.sums.NUM_HELD_OUT", 8)
     monkeypatch.setitem(worlds.KINDS_OF_SUMS, "arithmetic", few)
     world = {"toy_world": "arithmetic", "output_dir": "unused"}
     write_json(tmp_path / "cold.yaml", {**QUIET, **world, "per_device_train_batch_size": 4})
