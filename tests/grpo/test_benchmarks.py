@@ -27,7 +27,7 @@ def write_csv(path, *rows):
 
 
 ROWS = yaml.safe_load(Path(__file__).with_name("benchmarks.yaml").read_text(encoding="utf-8"))
-TRUTHFUL, GPQA, SIMPLE, GSM8K = (ROWS[name] for name in ("TruthfulQA", "GPQA", "SimpleQA", "GSM8K"))
+TRUTHFUL, GPQA, GSM8K = (ROWS[name] for name in ("TruthfulQA", "GPQA", "GSM8K"))
 
 
 @pytest.mark.parametrize("name, question, answer", cases(__file__, "columns"))

@@ -1,18 +1,17 @@
 """Stage 1 as the first part of a run: which base it starts from, and when its result is used again."""
 
 import gc
-import json
 import re
 import shutil
 import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from making import refused, write_chat_checkpoint, write_rows
 
 from grpo.base.errors import CONFIG
+from grpo.base.storage import read_json, write_json
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data.prompts import ChatEncoder, load_tokenizer
@@ -27,7 +26,7 @@ from grpo.sft import load_examples
 from grpo.train import train
 from grpo.trainer import load_trained
 
-QUIET = {"report_to": ["none"], "disable_tqdm": True, "lora_r": 4}
+QUIET = {"report_to": ["none"], "disable_tqdm": True, "lora_r": 4, "max_steps": 1, "save_steps": 0}
 ROWS = [
     {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": f"{n}."}]} for n in range(4)
 ]
@@ -40,41 +39,22 @@ def stages(tmp_path, chat_checkpoint):
     write_rows(tmp_path / "rows.jsonl", ROWS)
     write_rows(tmp_path / "questions.jsonl", QUESTIONS)
 
+    stage1 = {"dataset_id_or_path": f"{tmp_path}/rows.jsonl", "output_dir": f"{tmp_path}/cold"}
+    stage1 |= {"model_name_or_path": str(chat_checkpoint), **QUIET}
+    stage2 = {"dataset_id_or_path": f"{tmp_path}/questions.jsonl", "output_dir": f"{tmp_path}/rl", **QUIET}
+    stage2 |= {"cold_start": f"{tmp_path}/cold.yaml", "overwrite_output_dir": True, "reward_funcs": "exact"}
+    stage2 |= {"num_generations": 2, "per_device_train_batch_size": 2, "max_completion_length": 4}
+
     def write(one=(), two=()):
-        stage1 = {
-            **QUIET,
-            "model_name_or_path": str(chat_checkpoint),
-            "dataset_id_or_path": str(tmp_path / "rows.jsonl"),
-            "output_dir": str(tmp_path / "cold"),
-            "max_steps": 1,
-            "save_steps": 0,
-            **dict(one),
-        }
-        stage2 = {
-            **QUIET,
-            "cold_start": str(tmp_path / "cold.yaml"),
-            "dataset_id_or_path": str(tmp_path / "questions.jsonl"),
-            "output_dir": str(tmp_path / "rl"),
-            "overwrite_output_dir": True,
-            "reward_funcs": ["exact"],
-            "num_generations": 2,
-            "per_device_train_batch_size": 2,
-            "max_completion_length": 4,
-            "max_steps": 1,
-            "save_steps": 0,
-            **dict(two),
-        }
-        (tmp_path / "cold.yaml").write_text(
-            json.dumps({key: value for key, value in stage1.items() if value is not None})
-        )
-        (tmp_path / "rl.yaml").write_text(json.dumps(stage2))
+        write_json(tmp_path / "cold.yaml", stage1 | dict(one))
+        write_json(tmp_path / "rl.yaml", stage2 | dict(two))
         return load_config(tmp_path / "rl.yaml")
 
     return write
 
 
 def base_of(folder):
-    return json.loads((folder / "final" / "adapter_config.json").read_text())["base_model_name_or_path"]
+    return read_json(folder / "final/adapter_config.json")["base_model_name_or_path"]
 
 
 def refusal(config):
@@ -98,12 +78,11 @@ def test_sums_are_answered_right_in_a_box_and_none_is_held_out_that_was_seen(kin
     made = make_sums(1, kind)
     questions = [question for question, _ in made.conversations]
     for question, answer in made.conversations[:200]:
-        terms = [int(digit) for digit in re.findall(r"\d+", question)][: kind.num_terms]
-        right = sum(terms) % kind.modulus if kind.modulus else sum(terms)
-        assert answer.endswith(f"\\boxed{{{right}}}")
+        right = sum(map(int, re.findall(r"\d+", question)[: kind.num_terms]))
+        assert answer.endswith(f"\\boxed{{{right % kind.modulus if kind.modulus else right}}}")
         assert answer.count("+") in (0, kind.num_terms - 1)
-    share = np.mean(["+" in answer for _, answer in made.conversations])
-    assert share == pytest.approx(kind.share_worked_out, abs=0.06)
+    worked_out = sum("+" in answer for _, answer in made.conversations)
+    assert worked_out / len(questions) == pytest.approx(kind.share_worked_out, abs=0.06)
     assert (len(made.questions), len(made.held_out)) == (NUM_QUESTIONS, NUM_HELD_OUT)
     questions += [row["question"] for row in made.questions + made.held_out]
     assert len(set(questions)) == len(questions)
@@ -156,42 +135,29 @@ def test_both_stages_share_their_models_alike(stages):
     assert stage1.tensor_parallel_size == 2
 
 
-def test_without_cold_start_the_model_is_the_start(tmp_path, stages, chat_checkpoint, capsys):
-    """An own fine-tuned checkpoint or adapter, as the guides have it."""
-    train(*stages())
-    final = tmp_path / "cold" / "final"
-    config, notices = stages(two={"cold_start": None, "model_name_or_path": str(final)})
-    made = final.stat().st_mtime_ns
-    capsys.readouterr()
-    train(config, notices)
-    assert "cold start" not in capsys.readouterr().err and final.stat().st_mtime_ns == made
-    assert base_of(tmp_path / "rl") == str(chat_checkpoint)
-
-
-def test_an_adapter_beside_a_stage_1_is_refused(tmp_path, stages):
-    train(*stages())
-    error = refusal(stages(two={"model_name_or_path": str(tmp_path / "cold" / "final")}))
-    assert "is an adapter" in error.what and "cold_start=null" in error.fix
-
-
 def test_a_finished_stage_1_is_used_again(tmp_path, stages, capsys):
     train(*stages())
     assert "stage 1 of 2, the cold start" in capsys.readouterr().err
-    weights = (tmp_path / "cold" / "final" / "adapter_model.safetensors").stat().st_mtime_ns
+    weights = tmp_path / "cold/final/adapter_model.safetensors"
+    written = weights.stat().st_mtime_ns
     free = {"logging_steps": 7, "save_total_limit": 1, "run_name": "another", "report_to": ["tensorboard"]}
     shutil.move(tmp_path / "rows.jsonl", tmp_path / "moved.jsonl")
-    train(*stages({**free, "dataset_id_or_path": str(tmp_path / "moved.jsonl")}, {"seed": 3, "beta": 0.1}))
-    assert "is reused" in capsys.readouterr().err
-    assert (tmp_path / "cold" / "final" / "adapter_model.safetensors").stat().st_mtime_ns == weights
+    train(*stages({**free, "dataset_id_or_path": f"{tmp_path}/moved.jsonl"}, {"seed": 3, "beta": 0.1}))
+    assert "is reused" in capsys.readouterr().err and weights.stat().st_mtime_ns == written
 
 
-def test_another_config_is_another_stage_1(tmp_path, stages):
+def test_another_config_an_adapter_beside_it_or_an_unknown_origin_make_another_stage_1(tmp_path, stages):
     train(*stages())
     changes = {"learning_rate": 0.5, "max_steps": 2, "lora_r": 8, "system_prompt": "Be brief.", "max_samples": 2}
     for key, value in changes.items():
         error = refusal(stages({key: value}))
         assert f"{key}: " in error.why and f"-> {value}" in error.why
         assert "remove" in error.fix and "cold_start=null" in error.fix
+    final = tmp_path / "cold/final"
+    error = refusal(stages(two={"model_name_or_path": str(final)}))
+    assert "is an adapter" in error.what and "cold_start=null" in error.fix
+    (final / "origin.json").unlink()
+    assert "does not say what it was made from" in refusal(stages()).why
 
 
 def test_so_are_other_data_and_another_base(tmp_path, stages, chat_checkpoint, capsys):
@@ -205,25 +171,20 @@ def test_so_are_other_data_and_another_base(tmp_path, stages, chat_checkpoint, c
     shutil.rmtree(model)
     write_chat_checkpoint(model, spread=0.2)  # the same name and sizes
     assert refusal(stages(one)).why.startswith("base model: ")
-    assert doctor([str(tmp_path / "rl.yaml"), "--json"]) == CONFIG
+    assert doctor([f"{tmp_path}/rl.yaml", "--json"]) == CONFIG
     assert "base model: " in capsys.readouterr().out
 
 
-def test_a_result_of_unknown_origin_is_not_taken_for_this_one(tmp_path, stages):
-    train(*stages())
-    (tmp_path / "cold" / "final" / "origin.json").unlink()
-    assert "does not say what it was made from" in refusal(stages()).why
-
-
 def test_a_toy_world_uses_its_stage_1_again(tmp_path, monkeypatch, capsys):
-    few = replace(REMAINDERS, num_cold_start=40, num_questions=20, num_held_out=8)
+    few = replace(REMAINDERS, num_cold_start=40)
+    monkeypatch.setattr("grpo.data.worlds.sums.NUM_QUESTIONS", 20)
+    monkeypatch.setattr("grpo.data.worlds.sums.NUM_HELD_OUT", 8)
     monkeypatch.setitem(worlds.KINDS_OF_SUMS, "arithmetic", few)
     world = {"toy_world": "arithmetic", "output_dir": "unused"}
-    cold = {**QUIET, **world, "max_steps": 1, "per_device_train_batch_size": 4}
-    (tmp_path / "cold.yaml").write_text(json.dumps(cold))
+    write_json(tmp_path / "cold.yaml", {**QUIET, **world, "per_device_train_batch_size": 4})
     keys = "toy_world=arithmetic reward_funcs=math max_steps=1 num_generations=2 per_device_train_batch_size=2"
-    keys += " max_completion_length=4 lora_r=2 report_to=none disable_tqdm=true"
-    keys = [*keys.split(), f"cold_start={tmp_path / 'cold.yaml'}", f"output_dir={tmp_path / 'rl'}"]
+    keys += f" max_completion_length=4 lora_r=2 report_to=none disable_tqdm=true cold_start={tmp_path}/cold.yaml"
+    keys = [*keys.split(), f"output_dir={tmp_path}/rl"]
     assert examine(keys)["stage 1"].text.endswith("cold_start")
     assert "model" not in examine(keys), "there is no world yet to look at"
     train(*load_config(None, keys))
@@ -236,7 +197,7 @@ def test_a_toy_world_uses_its_stage_1_again(tmp_path, monkeypatch, capsys):
     assert found["data"].text.startswith("20 questions") and "sample" in found
 
 
-def examine(keys: list[str]) -> dict:
+def examine(keys):
     case = Case(load_config(None, keys)[0])
     return {name: make_finding(name, check, case) for name, check in checks(case)}
 
@@ -260,51 +221,47 @@ REGISTRY = {
 def registry(tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
-    (folder / "dataset_info.json").write_text(json.dumps(REGISTRY))
+    write_json(folder / "dataset_info.json", REGISTRY)
     alpaca = [{"instruction": f"{n}?", "input": "", "output": f"{n}!"} for n in range(3)]
     turns = [{"who": "customer", "said": "Hi"}, {"who": "agent", "said": "Hello"}]
-    (folder / "identity.json").write_text(json.dumps(alpaca))
-    (folder / "talk.json").write_text(json.dumps([{"turns": turns, "rule": "Be kind."}]))
-    (folder / "renamed.json").write_text(json.dumps([{"q": "Who?", "more": "Say it.", "a": "Me."}]))
+    write_json(folder / "identity.json", alpaca)
+    write_json(folder / "talk.json", [{"turns": turns, "rule": "Be kind."}])
+    write_json(folder / "renamed.json", [{"q": "Who?", "more": "Say it.", "a": "Me."}])
     return folder
 
 
-def examples(chat_checkpoint, tmp_path, *keys):
+def examples(chat_checkpoint, *keys):
     config, _ = load_config(None, [f"model_name_or_path={chat_checkpoint}", "output_dir=o", *keys], SftConfig)
     encoder = ChatEncoder(load_tokenizer(chat_checkpoint))
     return [(group.prompt.text, group.completions[0].text) for group in load_examples(config, encoder, 512)[0]]
 
 
 def test_registered_data_sets_are_read_in_their_own_layouts(tmp_path, registry, chat_checkpoint, monkeypatch):
-    found = examples(chat_checkpoint, tmp_path, "dataset=identity, talk,renamed", f"dataset_dir={registry}")
+    found = examples(chat_checkpoint, "dataset=identity, talk,renamed", f"dataset_dir={registry}")
     assert [answer for _, answer in found] == ["0!", "1!", "2!", "Hello", "Me."]
     assert "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>" in found[3][0]
     assert "Who?\nSay it." in found[4][0]
-    found = examples(chat_checkpoint, tmp_path, "dataset=identity,talk", f"dataset_dir={registry}", "max_samples=1")
+    found = examples(chat_checkpoint, "dataset=identity,talk", f"dataset_dir={registry}", "max_samples=1")
     assert [answer for _, answer in found] == ["0!", "Hello"]
     monkeypatch.chdir(tmp_path)  # LLaMA-Factory's dataset_dir is `data` unless it is said
-    assert len(examples(chat_checkpoint, tmp_path, "dataset=identity")) == 3
-    assert len(examples(chat_checkpoint, tmp_path, f"dataset={registry / 'identity.json'}")) == 3
+    assert len(examples(chat_checkpoint, "dataset=identity")) == 3
+    assert len(examples(chat_checkpoint, f"dataset={registry / 'identity.json'}")) == 3
 
 
 @pytest.mark.parametrize(
-    ("keys", "part"),
+    "keys, part",
     [
         ("dataset=identiy dataset_dir=data", "does not register identiy"),
         ("dataset=identity,nothing dataset_dir=data", "does not register nothing"),
         ("dataset=gone dataset_dir=data", "cannot read data/gone.json"),
         ("dataset=knowrl_coldstart", "dataset_dir"),  # a name that is registered elsewhere
+        ("dataset=talk dataset_dir=data", "talk.json: row 1 does not have the columns"),
     ],
 )
 def test_what_the_registry_does_not_have(tmp_path, registry, chat_checkpoint, monkeypatch, keys, part):
     monkeypatch.chdir(tmp_path)
-    refused(lambda: examples(chat_checkpoint, tmp_path, *keys.split()), part)
-
-
-def test_a_row_without_the_columns_of_its_entry_is_named(tmp_path, registry, chat_checkpoint):
-    (registry / "talk.json").write_text(json.dumps([{"conversations": []}]))
-    keys = "dataset=talk", f"dataset_dir={registry}"
-    refused(lambda: examples(chat_checkpoint, tmp_path, *keys), "talk.json: row 1 does not have the columns")
+    write_json(registry / "talk.json", [{"conversations": []}])
+    refused(lambda: examples(chat_checkpoint, *keys.split()), part)
 
 
 def test_a_stage_1_of_registered_data_is_made_and_used_again(tmp_path, registry, stages, capsys):
@@ -313,5 +270,5 @@ def test_a_stage_1_of_registered_data_is_made_and_used_again(tmp_path, registry,
     train(*stages(one))
     assert "is reused" in capsys.readouterr().err
     talk = REGISTRY["talk"] | {"columns": {"messages": "turns"}}
-    (registry / "dataset_info.json").write_text(json.dumps(REGISTRY | {"talk": talk}))
+    write_json(registry / "dataset_info.json", REGISTRY | {"talk": talk})
     assert "data: " in refusal(stages(one)).why

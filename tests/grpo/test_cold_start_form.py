@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from making import read_lines, refused, write_rows
+from making import cases, read_lines, refused, write_rows
 from test_cold_start import examine
 
 from grpo.algorithm.schema import Prompt
@@ -20,23 +20,23 @@ QUESTIONS = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in ra
 @pytest.fixture
 def keys(tmp_path, chat_checkpoint):
     data = write_rows(tmp_path / "questions.jsonl", QUESTIONS)
-    keys = [f"model_name_or_path={chat_checkpoint}", f"dataset_id_or_path={data}", f"output_dir={tmp_path / 'run'}"]
-    keys += ["cold_start=form", "reward_funcs=[format,abstention]", "judge=offline", "eval_size=2", "max_steps=1"]
-    keys += ["num_generations=2", "per_device_train_batch_size=2", "max_completion_length=12", "lora_r=2"]
-    return [*keys, "report_to=none", "disable_tqdm=true", "save_steps=0", "system_prompt=Be brief."]
+    keys = f"model_name_or_path={chat_checkpoint} dataset_id_or_path={data} output_dir={tmp_path}/run cold_start=form"
+    keys += " reward_funcs=[format,abstention] judge=offline eval_size=2 max_steps=1 num_generations=2 lora_r=2"
+    keys += " per_device_train_batch_size=2 max_completion_length=12 report_to=none disable_tqdm=true save_steps=0"
+    return [*keys.split(), "system_prompt=Be brief."]
 
 
 def test_a_run_writes_its_cold_start_and_goes_on_from_it(tmp_path, keys, capsys):
     train(*load_config(None, keys))
     folder = tmp_path / "run"
-    examples = read_lines(folder / "world" / "form.jsonl")
+    examples = read_lines(folder / "world/form.jsonl")
     asked = {example["prompt"][-1]["content"] for example in examples}
     assert asked <= {row["question"] for row in QUESTIONS[:4]}  # none that is held out
     answers = [parse(example["completion"]) for example in examples]
-    assert all(not answer.problem for answer in answers)
+    assert not any(answer.problem for answer in answers)
     declined = sum(answer.answer == "I don't know" for answer in answers) / len(answers)
     assert 0.2 < declined < 0.6
-    settings = (folder / "cold_start" / "config.resolved.yaml").read_text()
+    settings = (folder / "cold_start/config.resolved.yaml").read_text()
     assert "system_prompt: Be brief." in settings and "lora_r: 2" in settings
     assert "now stage 2, GRPO" in capsys.readouterr().err
     train(*load_config(None, [*keys, "resume_from_checkpoint=true", "max_steps=2"]))
@@ -64,17 +64,7 @@ def test_math_alone_reads_a_box_and_no_tags():
     assert last_boxed(text) == "4" and "<" not in text
 
 
-@pytest.mark.parametrize(
-    ("text", "whole", "few"),
-    [
-        ("The capital is Lima. It lies at the", "The capital is Lima.", "The capital is Lima"),
-        ("Lima, the largest city", "Lima, the largest city", "Lima"),
-        ('"3.5 million"', '"3.5 million"', "3.5 million"),
-        ("秘鲁的首都是利马。它", "秘鲁的首都是利马。", "秘鲁的首都是利马"),
-        ("", "", ""),
-        ("  ", "", ""),
-    ],
-)
+@pytest.mark.parametrize("text, whole, few", [*cases(__file__, "ends"), ["", "", ""], ["  ", "", ""]])
 def test_an_answer_is_cut_where_it_ends(text, whole, few):
     assert complete_sentences(text) == whole and first_words(text) == few
 
@@ -88,7 +78,7 @@ def test_a_short_answer_that_repeats_the_long_one_is_left_out(keys):
 
 
 @pytest.mark.parametrize(
-    ("rewards", "more", "declines"),
+    "rewards, more, declines",
     [
         ("[format,abstention]", [], True),
         ("knowrl_v1", ["knowledge_base=x.db"], False),
@@ -114,7 +104,7 @@ def test_what_the_model_writes_cannot_break_the_form():
 def test_the_doctor_knows_that_the_data_of_stage_1_is_yet_to_be_written(tmp_path, keys):
     found = examine(keys)
     assert [finding for finding in found.values() if finding.ok is False] == []
-    assert found["stage 1"].text.startswith("form runs first, from ") and "cold_start" in found["stage 1"].text
+    assert found["stage 1"].text.startswith("form runs first, from ")
     assert found["stage 1 data"].text == "not checked: the model writes it, when the run begins"
 
 

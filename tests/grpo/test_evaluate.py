@@ -8,11 +8,12 @@ import pytest
 import torch
 from api_server import ApiServer, fails, says
 from commands import next_commands
-from making import read_lines, refused, write_rows
-from test_benchmarks import GPQA, GSM8K, SIMPLE, TRUTHFUL, write_csv
+from making import cases, read_lines, refused, write_rows
+from test_benchmarks import ROWS, write_csv
 
 import grpo.evaluate
-from grpo.algorithm.schema import Prompt
+from grpo.algorithm.schema import Prompt, completions_of
+from grpo.base.storage import read_json
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.engine.device.draw import SamplingParams
@@ -24,9 +25,7 @@ from grpo.policy import load_for_inference
 from grpo.train import train
 from rewards.score import main as score
 
-QUESTIONS = [
-    {"question": f"What is {n} + 1?", "answer": str(n + 1), "kind": "odd" if n % 2 else "even"} for n in range(6)
-]
+QUESTIONS = [{"question": f"What is {n} + 1?", "answer": str(n + 1), "kind": ("even", "odd")[n % 2]} for n in range(6)]
 SHORT = "max_completion_length=6"
 
 
@@ -37,7 +36,7 @@ def in_a_folder_of_its_own(monkeypatch, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def trained(chat_checkpoint, tmp_path_factory) -> Path:
+def trained(chat_checkpoint, tmp_path_factory):
     """A run of one step with held-out questions, its own prompts, fields and rewards."""
     folder = tmp_path_factory.mktemp("trained")
     rows = [{"q": row["question"], "a": row["answer"], "kind": row["kind"]} for row in QUESTIONS]
@@ -50,14 +49,14 @@ def trained(chat_checkpoint, tmp_path_factory) -> Path:
     return folder / "run"
 
 
-def run(capsys, *arguments) -> tuple[dict, str]:
+def run(capsys, *arguments):
     """The JSON on stdout, and the text on stderr."""
     main([*map(str, arguments), "--json"])
     shown = capsys.readouterr()
     return json.loads(shown.out), shown.err
 
 
-def ask(capsys, model, *arguments, rows=QUESTIONS) -> tuple[dict, str]:
+def ask(capsys, model, *arguments, rows=QUESTIONS):
     """The same for a model that answers the questions of a file, shortly."""
     return run(capsys, model, "--data", write_rows(Path("q.jsonl"), rows), *arguments, SHORT)
 
@@ -66,28 +65,25 @@ def test_a_run_is_evaluated_as_it_stands(capsys, trained):
     """Its held-out questions, system prompt, fields, reward and groups; the numbers are those of the end of the run."""
     found, text = run(capsys, trained, "--output", "out.json")
     assert "benchmark" not in found
-    after = json.loads((trained / "evaluation.json").read_text())["after"]
+    after = read_json(trained / "evaluation.json")["after"]
     assert {name: found[name] for name in after[""]} == after[""]
     assert found["parts"] == {"even": after["even"], "odd": after["odd"]}
-    assert json.loads(Path("out.json").read_text()) == found
+    assert read_json(Path("out.json")) == found
     records = read_lines(Path("out.jsonl"))
     assert [record["question"] for record in records] == [row["question"] for row in QUESTIONS[:5]]
     assert all("Brief." in record["prompt"] and record["outcome"] == "wrong" for record in records)
     assert "questions: 5" in text and "even: 3" in text and "  right" in text
 
 
-def test_the_rewards_of_a_run_keep_their_weights(tmp_path, trained):
+def test_the_rewards_of_a_run_keep_their_weights(trained):
     """Its own mean reward is that of training; other rewards than those that were weighted have no weights."""
-    weighted = tmp_path / "run"
-    copytree(trained, weighted)
-    keys = (weighted / "config.resolved.yaml").read_text()
-    assert "\nreward_weights" not in keys
-    (weighted / "config.resolved.yaml").write_text(f"{keys}\nreward_weights: [0.5]\n")
+    weighted = copytree(trained, "run")
+    with open("run/config.resolved.yaml", "a") as config:
+        config.write("\nreward_weights: [0.5]\n")
 
-    def weights(*typed: str):
-        return make_task(
-            str(weighted), make_parser().parse_intermixed_args(["RUN", *typed]), print
-        ).config.reward_weights
+    def weights(*typed):
+        typed = make_parser().parse_intermixed_args(["RUN", *typed])
+        return make_task(weighted, typed, print).config.reward_weights
 
     assert weights("eval_reward_funcs=null") == (0.5,)
     assert weights() is None and weights("--reward", "exact", "eval_reward_funcs=null") is None
@@ -105,9 +101,8 @@ def test_a_run_asks_other_questions_in_its_own_way(capsys, trained):
     other = write_rows(Path("other.jsonl"), [{"question": "x?", "answer": "y"}])
     found, _ = run(capsys, trained / "final", "--data", other, "--output", "o.json")
     (record,) = read_lines(Path("o.jsonl"))
-    assert "parts" not in found  # of a column that is not there
-    assert record["question"] == "x?" and "Brief." in record["prompt"] and found["accuracy"] == 0
-    assert "exact" in record["rewards"]
+    assert "parts" not in found and found["accuracy"] == 0  # the parts are of a column that is not there
+    assert record["question"] == "x?" and "Brief." in record["prompt"] and "exact" in record["rewards"]
 
 
 def test_a_reward_that_cannot_tell_right_from_wrong_has_no_accuracy(capsys, chat_checkpoint):
@@ -116,17 +111,9 @@ def test_a_reward_that_cannot_tell_right_from_wrong_has_no_accuracy(capsys, chat
     assert "\n  right" not in text and "no reward could tell right from wrong" in text
 
 
-@pytest.mark.parametrize(
-    ("row", "name", "reward", "prompted"),
-    [
-        (TRUTHFUL, "TruthfulQA", "simpleqa", "What happens to a cat"),
-        (SIMPLE, "SimpleQA", "simpleqa", "Who painted it?<"),
-        (GPQA, "GPQA", "choice", "Answer: A"),
-        (GSM8K, "GSM8K", "math", "\\boxed{}"),
-    ],
-)
-def test_a_benchmark_brings_its_reward_and_its_prompt(capsys, chat_checkpoint, row, name, reward, prompted):
-    data = write_csv(Path("file.csv"), row, row)
+@pytest.mark.parametrize("name, reward, prompted", cases(__file__, "benchmarks"))
+def test_a_benchmark_brings_its_reward_and_its_prompt(capsys, chat_checkpoint, name, reward, prompted):
+    data = write_csv(Path("file.csv"), ROWS[name], ROWS[name])
     found, text = run(capsys, chat_checkpoint, "--data", data, "--output", "o.json", "judge=offline", SHORT)
     assert found["benchmark"] == name and found["num_questions"] == 2 and found["accuracy"] is not None
     record = read_lines(Path("o.jsonl"))[0]
@@ -135,27 +122,21 @@ def test_a_benchmark_brings_its_reward_and_its_prompt(capsys, chat_checkpoint, r
     assert "cut at max_completion_length=6" in text
 
 
-@pytest.mark.parametrize(
-    ("own", "prompted", "noted"),
-    [
-        ([], "put your final answer within \\boxed{}", False),
-        (["prompt_template=Now {question}"], "Now 1 + 1?", True),
-        (["prompt_template=Box it in \\boxed{}: {question}"], "Box it in \\boxed{}: 1 + 1?", False),
-    ],
-)
-def test_the_reward_math_asks_for_a_box_or_says_that_nothing_does(capsys, chat_checkpoint, own, prompted, noted):
-    rows = [{"question": "1 + 1?", "answer": "2"}]
-    _, text = ask(capsys, chat_checkpoint, "--reward", "math", "--output", "o.json", *own, rows=rows)
-    assert prompted in read_lines(Path("o.jsonl"))[0]["prompt"] and ("no prompt asks for" in text) == noted
+def test_the_reward_math_asks_for_a_box_or_says_that_nothing_does(capsys, chat_checkpoint):
+    asked = [chat_checkpoint, "--reward", "math", "--output", "o.json"]
+    _, text = ask(capsys, *asked)
+    assert "within \\boxed{}" in read_lines(Path("o.jsonl"))[0]["prompt"] and "no prompt asks for" not in text
+    _, text = ask(capsys, *asked, "prompt_template=Now {question}")
+    assert "Now What is 0 + 1?" in read_lines(Path("o.jsonl"))[0]["prompt"] and "no prompt asks for" in text
 
 
 def test_the_answers_of_two_evaluations_are_compared(capsys, chat_checkpoint, trained):
-    for model, output in ((chat_checkpoint, "a.json"), (trained, "b.json")):
+    for model, output in (chat_checkpoint, "a.json"), (trained, "b.json"):
         _, text = ask(capsys, model, "--reward", "exact", "--output", output)
         assert next_commands(text)[0] == f"grpo.evaluate --compare {output} OTHER.json"
     found, text = run(capsys, "--compare", "a.json", "b.jsonl", "--output", "c.json")
     assert found["num_questions"] == 6 and found["measures"]["accuracy"]["p"] == 1 and "6 questions, paired" in text
-    assert (found["a"], found["b"]) == ("a.json", "b.jsonl") and json.loads(Path("c.json").read_text()) == found
+    assert (found["a"], found["b"]) == ("a.json", "b.jsonl") and read_json(Path("c.json")) == found
     main(["--compare", "a.json", "b.jsonl"])
     table = capsys.readouterr().out
     assert "right " in table and "points" in table and "{" not in table and "accuracy" not in table
@@ -178,10 +159,11 @@ def test_answers_that_cannot_be_graded_are_kept_and_can_be_graded_later(capsys, 
         assert all(json.loads(line)["rewards"]["exact"] == 0 for line in capsys.readouterr().out.splitlines())
 
 
-def ask_a_judge(capsys, checkpoint, monkeypatch, *script, default, more=()) -> tuple[dict, str]:
+def ask_a_judge(capsys, checkpoint, monkeypatch, *script, default, more=()):
     """Evaluate six answers by a judge at a real socket, whose first replies are those of the script."""
     monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "secret-key")
-    data = write_csv(Path("simple_qa.csv"), *[{**SIMPLE, "problem": f"Who painted number {n}?"} for n in range(6)])
+    rows = [{**ROWS["SimpleQA"], "problem": f"Who painted number {n}?"} for n in range(6)]
+    data = write_csv(Path("simple_qa.csv"), *rows)
     with ApiServer(*script, default=default) as server:
         keys = [f"judge_base_url={server.url}", "judge_model=m", "api_deadline_s=60", "api_max_concurrency=1"]
         return run(capsys, checkpoint, "--data", data, *more, *keys, SHORT)
@@ -222,22 +204,15 @@ def test_services_are_asked_before_anything_is_loaded(capsys, chat_checkpoint, m
     """A judge out of reach ends the command with the judge's own error, before the model is read."""
     monkeypatch.setattr(grpo.evaluate, "load_saved", lambda *a: pytest.fail("the model was loaded"))
     monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "secret-key")
-    data = write_csv(Path("file.csv"), SIMPLE)
+    data = write_csv(Path("file.csv"), ROWS["SimpleQA"])
     dead = ["judge_base_url=http://127.0.0.1:9/v1", "judge_model=m", "api_deadline_s=1"]
     error = refused(lambda: run(capsys, chat_checkpoint, "--data", data, *dead))
     assert "secret-key" not in str(error)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "what", "fix"),
-    [
-        (["m"], "no questions to answer", "--data FILE"),
-        (["m", "--data", "q.jsonl"], "no reward to grade with", "--reward NAME"),
-        (["m", "--data", "q.jsonl", "--reward", "exact", "--n", "4"], "--n 4 at temperature 0", "--temperature 0.7"),
-    ],
-)
-def test_what_is_missing_is_said(capsys, arguments, what, fix):
-    refused(lambda: run(capsys, *arguments), what, fix, exit_code=2)
+@pytest.mark.parametrize("words, what, fix", cases(__file__, "missing"))
+def test_what_is_missing_is_said(words, what, fix):
+    refused(lambda: main(words.split()), what, fix, exit_code=2)
 
 
 def test_unanswerable_questions_have_lines_of_their_own(capsys, chat_checkpoint):
@@ -266,19 +241,11 @@ def test_the_answers_that_are_kept_hold_no_secret(capsys, chat_checkpoint, monke
     assert "secret" not in Path("o.jsonl").read_text()
 
 
-def test_stated_confidences_are_held_against_what_came_true(capsys, chat_checkpoint, monkeypatch):
-    monkeypatch.setattr("grpo.evaluation.confidence.stated_confidence", lambda text: 0.5)
-    found, text = ask(capsys, chat_checkpoint, "--reward", "exact")
-    assert found["confidence_frac"] == 1 and found["risk_coverage"] == [[1.0, 1.0]] and "aurc" in text
-
-
-@pytest.mark.parametrize("name", ["o.jsonl", "."])
-def test_an_output_that_would_lose_the_answers_is_refused_before_anything_is_asked(name):
-    error = refused(lambda: main(["no such model", "--output", name]), name, exit_code=2)
-    assert "no such model" not in error.what
-
-
-def test_an_earlier_result_stays_until_there_is_another():
+def test_an_output_that_would_lose_the_answers_is_refused_before_anything_is_asked():
+    """And an earlier result stays until there is another."""
+    for name in ("o.jsonl", "."):
+        error = refused(lambda name=name: main(["no such model", "--output", name]), name, exit_code=2)
+        assert "no such model" not in error.what
     Path("o.json").write_text("{}")
     refused(lambda: main(["no such model", "--output", "o.json"]), "no questions to answer", exit_code=2)
     assert Path("o.json").read_text() == "{}"
@@ -291,15 +258,15 @@ def test_each_answer_has_random_numbers_of_its_own(chat_checkpoint):
 
     def drawn(seed):
         groups = generate_groups(policy, Sampler(policy.model, [], 6), prompts, 2, SamplingParams(12), seed)
-        return [completion.ids for group in groups for completion in group.completions]
+        return [tuple(completion.ids) for completion in completions_of(groups)]
 
     first = drawn(3)
-    assert len(set(map(tuple, first))) == 4 and first[2:4] == first[4:6]
-    assert drawn(3) == first and not {*map(tuple, drawn(4))} & {*map(tuple, first)}
+    assert len(set(first)) == 4 and first[2:4] == first[4:6]
+    assert drawn(3) == first and not {*drawn(4)} & {*first}
 
 
 def test_the_first_of_two_that_are_compared_is_a(capsys):
-    for name, outcome in (("good", "correct"), ("bad", "wrong")):
-        write_rows(Path(f"{name}.jsonl"), [{"row": 0, "question": "q", "outcome": outcome}])
-    found, _ = run(capsys, "--compare", "good.jsonl", "bad.jsonl")
-    assert found["a"] == "good.jsonl" and found["measures"]["accuracy"]["difference"] == -1
+    for name in ("correct", "wrong"):
+        write_rows(Path(f"{name}.jsonl"), [{"row": 0, "question": "q", "outcome": name}])
+    found, _ = run(capsys, "--compare", "correct.jsonl", "wrong.jsonl")
+    assert found["a"] == "correct.jsonl" and found["measures"]["accuracy"]["difference"] == -1

@@ -1,7 +1,7 @@
 """Training from Python is the run of the command, with the objects of the program, which it leaves as they were."""
 
 import functools
-import json
+import io
 import os
 import random
 import re
@@ -23,9 +23,11 @@ from making import read_lines, refused
 
 from grpo.api import train
 from grpo.base.errors import UserError
+from grpo.base.storage import read_json
 from grpo.config.options import TrainConfig
 from grpo.data.worlds.world import invent, write_world
 from grpo.run import run_dir
+from grpo.run.checkpoint import random_state, restore_random_state
 from grpo.train import main
 
 ROWS = [{"question": f"What is {a} + 1?", "answer": str(a + 1)} for a in range(8)]
@@ -80,12 +82,7 @@ async def later(completions, scale=1.0, **columns):
 
 
 def weights(folder):
-    return (folder / "final" / "adapter_model.safetensors").read_bytes()
-
-
-def first_rewards(folder):
-    """The rewards of the first completion: name -> number."""
-    return read_lines(folder / "completions" / "step-000001.jsonl")[0]["rewards"]
+    return (folder / "final/adapter_model.safetensors").read_bytes()
 
 
 def test_a_run_from_python_is_the_run_of_the_command(chat_checkpoint, tmp_path, capsys):
@@ -93,7 +90,7 @@ def test_a_run_from_python_is_the_run_of_the_command(chat_checkpoint, tmp_path, 
     assert result.path == tmp_path / "mine" and (result.path / "report.html").exists()
     assert result.before[""].keys() == result.after[""].keys()
     assert not capsys.readouterr().out and "held-out questions: 2" in repr(result)
-    main([str(tmp_path / "mine.config.yaml"), f"output_dir={tmp_path / 'again'}"])
+    main([f"{tmp_path}/mine.config.yaml", f"output_dir={tmp_path / 'again'}"])
     assert weights(tmp_path / "mine") == weights(tmp_path / "again")
     assert capsys.readouterr().out == result.table + "\n"
 
@@ -109,16 +106,16 @@ def test_the_objects_themselves_are_called_and_have_short_names(chat_checkpoint,
         "Constant": (Constant(1.0), 1.0),
         "Constant_2": (Constant(2.0), 2.0),
         "negative": (Constant(2.0).negative, -2.0),
-        "hides": (hides, 5.0),
-        "of_one": (functools.update_wrapper(lambda completions, **columns: [7.0] * len(completions), of_one), 7.0),
+        "of_one": (for_each, 4.0),
         "later": (functools.partial(later, scale=8.0), 8.0),
         "lambda": (lambda completions, **columns: [6.0] * len(completions), 6.0),
         "math_2": (math, 9.0),
+        "brevity": (hides, 5.0),
     }
-    given["brevity"] = given.pop("hides")  # which says that it is brevity
     keys = {**SMALL, "max_steps": 1}
     train(chat_checkpoint, ROWS, [function for function, _ in given.values()], tmp_path / "mine", **keys)
-    assert first_rewards(tmp_path / "mine") == {name: value for name, (_, value) in given.items()}
+    first = read_lines(tmp_path / "mine/completions/step-000001.jsonl")[0]
+    assert first["rewards"] == {name: value for name, (_, value) in given.items()}
 
 
 def test_only_the_program_repeats_a_run_with_an_object_and_the_files_say_so(chat_checkpoint, tmp_path):
@@ -129,11 +126,11 @@ def test_only_the_program_repeats_a_run_with_an_object_and_the_files_say_so(chat
     config = tmp_path / "mine.config.yaml"
     note, _, text = config.read_text().partition("\n")
     assert note.startswith("# No command can repeat this run: ") and "<python>:Constant" in note and "Constant" in text
-    for file in (config, tmp_path / "mine" / "config.resolved.yaml"):
+    for file in (config, tmp_path / "mine/config.resolved.yaml"):
         command = [str(file), f"output_dir={tmp_path / 'other'}"]
         refused(lambda command=command: main(command), "<python>:Constant is in no file", "grpo.api.train", exit_code=2)
     run(Constant(2.0), for_each, resume_from_checkpoint=True, max_steps=2)
-    assert json.loads((tmp_path / "mine" / "run_state.json").read_text())["step"] == 2
+    assert read_json(tmp_path / "mine/run_state.json")["step"] == 2
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------
@@ -149,10 +146,9 @@ def test_the_rows_that_are_trained_are_those_that_were_given(chat_checkpoint, tm
         assert when[0] == "2020-01-02" and columns["numbers"][0] == {"1": [0.1, 0.5], "path": "a/b"}
         return [1.0] * len(completions)
 
-    rows = [{"question": f"Who wrote postgres {n}?", "answer": np.int64(n), "when": date(2020, 1, 2)} for n in range(4)]
-    rows = [
-        row | {"numbers": {1: np.float32([0.1, 0.5]), "path": Path("a/b")}, "cost": Decimal("1.10")} for row in rows
-    ]
+    same = {"numbers": {1: np.float32([0.1, 0.5]), "path": Path("a/b")}, "cost": Decimal("1.10")}
+    same["when"] = date(2020, 1, 2)
+    rows = [{"question": f"Who wrote postgres {n}?", "answer": np.int64(n), **same} for n in range(4)]
     train(chat_checkpoint, rows, look, tmp_path / "mine", **SMALL)
     assert set(seen) == {row["question"] for row in rows}
     assert read_lines(tmp_path / "mine.rows.jsonl")[3] == {
@@ -162,7 +158,7 @@ def test_the_rows_that_are_trained_are_those_that_were_given(chat_checkpoint, tm
         "numbers": {"1": [0.1, 0.5], "path": "a/b"},
         "cost": "1.10",
     }
-    assert "postgres" not in (tmp_path / "mine" / "completions" / "step-000001.jsonl").read_text()
+    assert "postgres" not in (tmp_path / "mine/completions/step-000001.jsonl").read_text()
 
 
 def test_a_toy_world_is_written_unchanged(tmp_path, monkeypatch):
@@ -186,12 +182,12 @@ def test_rows_come_in_many_forms(chat_checkpoint, tmp_path, rows):
 
 def test_trls_names_and_objects_are_keys(chat_checkpoint, tmp_path):
     peft, trl = pytest.importorskip("peft"), pytest.importorskip("trl")
-    args = trl.GRPOConfig(str(tmp_path / "mine"), use_cpu=True, bf16=False, max_steps=5, logging_steps=3)
+    args = trl.GRPOConfig(f"{tmp_path}/mine", use_cpu=True, bf16=False, max_steps=5, logging_steps=3)
     adapter = peft.LoraConfig(r=3, lora_alpha=4, target_modules=["q_proj"])
     keys = {**KEYS, "learning_rate": np.float64(1e-4), "tokenizer_name_or_path": chat_checkpoint}
     data = {"train_dataset": ROWS, "eval_dataset": ROWS[:2], "reward_funcs": brevity}
     result = train(model=chat_checkpoint, args=args, peft_config=adapter, **data, **keys)
-    config = (tmp_path / "mine" / "config.resolved.yaml").read_text()
+    config = (tmp_path / "mine/config.resolved.yaml").read_text()
     wanted = ("lora_r: 3", "lora_alpha: 4.0", "- q_proj", "max_steps: 2", "logging_steps: 3", "learning_rate: 0.0001")
     assert result.after and all(text in config for text in wanted)
     assert read_lines(tmp_path / "mine.held_out.jsonl") == ROWS[:2]
@@ -201,7 +197,7 @@ def test_trls_names_and_objects_are_keys(chat_checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "word"),
+    "changes, word",
     [
         ({"rewards": [lambda completions: [0.0]]}, "takes no **kwargs"),
         ({"rewards": 3}, "reward_funcs is 3"),
@@ -214,7 +210,6 @@ def test_trls_names_and_objects_are_keys(chat_checkpoint, tmp_path):
         ({"callbacks": [object()]}, "callbacks"),
         ({"train_dataset": ROWS}, "rows twice"),
         ({"rows": ROWS[0]}, "row 1 is no record"),
-        ({"rows": ["What?"]}, "row 1 is no record"),
         ({"rows": ["What?", {"question": "What?", "f": print}]}, "2 rows are bad"),
         ({"rows": [{"question": "What?", "f": print}]}, "row 1 cannot be written"),
         ({"rows": []}, "no rows"),
@@ -223,22 +218,23 @@ def test_trls_names_and_objects_are_keys(chat_checkpoint, tmp_path):
         ({"rows": ROWS[:4], "resume_from_checkpoint": True}, "another dataset"),
     ],
 )
-def test_a_refused_call_says_what_to_do_and_writes_nothing(finished, changes, word):
-    before = {path.name: path.read_bytes() for path in finished["folder"].glob("mine.*")}
-    keys = {"model": finished["model"], "rows": ROWS, "rewards": "exact", "output_dir": finished["folder"] / "mine"}
+def test_a_refused_call_says_what_to_do_and_writes_nothing(chat_checkpoint, finished, changes, word):
+    def written():
+        return {path.name: path.read_bytes() for path in finished.parent.glob("mine.*")}
+
+    before = written()
+    keys = {"model": chat_checkpoint, "rows": ROWS, "rewards": "exact", "output_dir": finished, **SMALL}
     with pytest.raises(UserError) as error:
-        train(**{**keys, **SMALL, **changes})
+        train(**{**keys, **changes})
     assert word in str(error.value) and error.value.why and error.value.fix and error.value.exit_code in (2, 3)
     assert not re.search(r"CONFIG|=true|=false", str(error.value))
-    assert {path.name: path.read_bytes() for path in finished["folder"].glob("mine.*")} == before
+    assert written() == before
 
 
 @pytest.fixture(scope="module")
 def finished(chat_checkpoint, tmp_path_factory):
     """A run, beside which its rows and its configuration are."""
-    folder = tmp_path_factory.mktemp("finished")
-    train(chat_checkpoint, ROWS, "exact", folder / "mine", **SMALL)
-    return {"folder": folder, "model": chat_checkpoint}
+    return train(chat_checkpoint, ROWS, "exact", tmp_path_factory.mktemp("finished") / "mine", **SMALL).path
 
 
 # --- the program around it ----------------------------------------------------------------------------------------
@@ -252,35 +248,32 @@ def test_the_current_folder_may_be_the_output(chat_checkpoint, tmp_path, monkeyp
 
 
 def test_a_thread_may_train(chat_checkpoint, tmp_path):
-    results = []
-
-    def run(**keys):
-        results.append(train(chat_checkpoint, ROWS, "exact", tmp_path / "mine", **SMALL, **keys))
-
-    for keys in ({}, {"overwrite_output_dir": True}):  # the second one finds no lock
-        thread = threading.Thread(target=run, kwargs=keys)
+    for steps in (1, 2):  # the second one finds no lock
+        keys = SMALL | {"max_steps": steps, "overwrite_output_dir": True}
+        thread = threading.Thread(target=train, args=(chat_checkpoint, ROWS, "exact", tmp_path / "mine"), kwargs=keys)
         thread.start()
         thread.join()
-    assert len(results) == 2 and json.loads((tmp_path / "mine" / "run_state.json").read_text())["status"] == "done"
+        state = read_json(tmp_path / "mine/run_state.json")
+        assert (state["status"], state["step"]) == ("done", steps)
 
 
 def test_a_run_that_cannot_begin_frees_its_directory(chat_checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr("grpo.run.libraries.configure", lambda config: 1 / 0)
     with pytest.raises(UserError, match="ZeroDivisionError"):
         train(chat_checkpoint, ROWS, "exact", tmp_path / "mine", **SMALL)
-    assert json.loads((tmp_path / "mine" / "run_state.json").read_text())["status"] == "failed"
+    assert read_json(tmp_path / "mine/run_state.json")["status"] == "failed"
     run_dir.RunDir(tmp_path / "mine", False, False).close(0, "")
 
 
 def settings_of_the_process():
-    backends = torch.backends, torch.backends.cuda.matmul, torch.backends.cudnn, torch.backends.mkldnn.matmul
-    found = [backend.fp32_precision for backend in backends]
-    found += [torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()]
-    found += [torch.get_default_device(), torch.is_grad_enabled(), torch.is_inference_mode_enabled(), sys.stderr]
+    names = "are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled get_default_device"
+    names += " is_grad_enabled is_inference_mode_enabled get_num_threads get_default_dtype"
+    found = [getattr(torch, name)() for name in names.split()]
     found += map(torch.is_autocast_enabled, ("cpu", "cuda"))
-    found += [torch.utils.deterministic.fill_uninitialized_memory, torch.get_num_threads(), threading.excepthook]
-    found += [dict(os.environ), signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
-    found += [torch.get_default_dtype()]
+    backends = torch.backends, torch.backends.cuda.matmul, torch.backends.cudnn, torch.backends.mkldnn.matmul
+    found += [backend.fp32_precision for backend in backends]
+    found += map(signal.getsignal, (signal.SIGINT, signal.SIGTERM))
+    found += [torch.utils.deterministic.fill_uninitialized_memory, dict(os.environ), sys.stderr, threading.excepthook]
     return found
 
 
@@ -288,17 +281,17 @@ def settings_of_the_process():
 def test_the_process_is_as_before(chat_checkpoint, tmp_path, fails):
     """Settings, variables, handlers, the timer, and what its random numbers are."""
 
-    def reward(completions, **columns):
-        random.random(), np.random.rand(), torch.rand(1)
-        return [1 / (1 - fails)] * len(completions)
-
     def numbers():
         return random.random(), np.random.rand(), torch.rand(1).item()
 
+    def reward(completions, **columns):
+        numbers()
+        return [1 / (1 - fails)] * len(completions)
+
     torch.utils.deterministic.fill_uninitialized_memory = True
-    before, generators = settings_of_the_process(), (random.getstate(), np.random.get_state(), torch.get_rng_state())
+    before, states = settings_of_the_process(), random_state()
     wanted = numbers()
-    random.setstate(generators[0]), np.random.set_state(generators[1]), torch.set_rng_state(generators[2])
+    restore_random_state(states)
     signal.setitimer(signal.ITIMER_REAL, 1000)
     keys = {**SMALL, "full_determinism": True, "tf32": True, "report_to": ["tensorboard"]}
     with suppress(UserError):
@@ -322,34 +315,37 @@ def default_device():
     torch.set_default_device(None)
 
 
+closed = io.StringIO()
+closed.close()
 CALLERS = {
-    "no_grad": torch.no_grad,
-    "inference_mode": torch.inference_mode,
-    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
-    "device": lambda: torch.device("meta"),
-    "default_device": default_device,
-    "precision": lambda: changed(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
-    "precision_on_cpus": lambda: changed(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"),
-    "precision_of_all": lambda: changed(torch.backends, "fp32_precision", "tf32"),
-    "no_stderr": lambda: changed(sys, "stderr", None),
-    "closed_stderr": lambda: changed(sys, "stderr", closed()),
-    "odd_stderr": lambda: changed(sys, "stderr", SimpleNamespace(write=len, flush=lambda: None)),
+    "no_grad": torch.no_grad(),
+    "inference_mode": torch.inference_mode(),
+    "autocast": torch.autocast("cpu", torch.bfloat16),
+    "device": torch.device("meta"),
+    "default_device": default_device(),
+    "precision": changed(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+    "precision_on_cpus": changed(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"),
+    "precision_of_all": changed(torch.backends, "fp32_precision", "tf32"),
+    "no_stderr": changed(sys, "stderr", None),
+    "closed_stderr": changed(sys, "stderr", closed),
+    "odd_stderr": changed(sys, "stderr", SimpleNamespace(write=len, flush=lambda: None)),
 }
 
 
-def closed():
-    with open(os.devnull, "w") as stream:
-        return stream
+@pytest.fixture(scope="module")
+def plain(chat_checkpoint, tmp_path_factory):
+    """The weights of a run whose caller is in the middle of nothing."""
+    folder = tmp_path_factory.mktemp("plain") / "mine"
+    return weights(train(chat_checkpoint, ROWS, brevity, folder, eval_size=2, **SMALL).path)
 
 
 @pytest.mark.parametrize("caller", CALLERS)
-def test_what_a_caller_is_in_the_middle_of_changes_nothing_and_stays(chat_checkpoint, tmp_path, finished, caller):
-    with CALLERS[caller]():
+def test_what_a_caller_is_in_the_middle_of_changes_nothing_and_stays(chat_checkpoint, tmp_path, plain, caller):
+    with CALLERS[caller]:
         before = settings_of_the_process()
         train(chat_checkpoint, ROWS, brevity, tmp_path / "mine", eval_size=2, **SMALL)
         assert settings_of_the_process() == before
-    train(chat_checkpoint, ROWS, brevity, tmp_path / "plain", eval_size=2, **SMALL)
-    assert weights(tmp_path / "mine") == weights(tmp_path / "plain")
+    assert weights(tmp_path / "mine") == plain
 
 
 def test_no_traceback_holds_a_key_or_what_it_came_from(chat_checkpoint, tmp_path, monkeypatch):
@@ -364,7 +360,7 @@ def test_no_traceback_holds_a_key_or_what_it_came_from(chat_checkpoint, tmp_path
     assert "401 for [MY_API_KEY]" in shown and "sk-canary" not in shown and "ValueError: 401" in shown
     assert "direct cause" not in shown and "During handling" not in shown
     assert caught.value._render_traceback_() == str(caught.value).split("\n")
-    assert "Traceback" in (tmp_path / "mine" / "debug.log").read_text()
+    assert "Traceback" in (tmp_path / "mine/debug.log").read_text()
 
 
 @dataclass
@@ -385,7 +381,7 @@ def test_only_what_a_user_has_set_is_said_to_be_unused(chat_checkpoint, tmp_path
     train(chat_checkpoint, ROWS, "exact", tmp_path / "mine", args=args, **{**keys, "max_steps": 1})
     said = capsys.readouterr().err
     assert "dataloader_num_workers is not used" in said and "push_to_hub" not in said and "pin_memory" not in said
-    assert "num_generations: 2" in (tmp_path / "mine" / "config.resolved.yaml").read_text()
+    assert "num_generations: 2" in (tmp_path / "mine/config.resolved.yaml").read_text()
 
 
 @pytest.mark.parametrize("name", ["mine.rows.jsonl", "mine.config.yaml"])
