@@ -130,8 +130,8 @@ class Ours:
         packed = packed_tokens(groups)
         floors = ceilings.step_floors(self.trainer.model, work_of(groups), packed, results.peak)
         tokens = [sum(completion_lengths(groups)) for groups in self.groups[first:]]
-        steps = self.metrics[first:]
-        phases = {phase: statistics.median(step[f"time/{phase}"] for step in steps) for phase in PHASES}
+        measured = self.metrics[first:]
+        phases = {phase: statistics.median(step[f"time/{phase}"] for step in measured) for phase in PHASES}
         case = timing.make_case(
             name,
             seconds,
@@ -233,7 +233,7 @@ def measure_trl(title: str, path: Path, shape: StepShape, ours: Ours, results: R
         turns = run_turns(peer, ours)
         case = title if len(variants) == 1 else f"{title}, {name}"
         seconds = {"ours": turns["ours"], name: turns["peer"]}
-        ours.add_case(case, 1, seconds, shape.target, results)
+        ours.add_case(case, -options.repeats, seconds, shape.target, results)
 
 
 # --- The command ---------------------------------------------------------------------------------------------------

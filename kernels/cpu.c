@@ -1,10 +1,10 @@
 /* A decode step in float32 on a CPU: products of few rows, rotation, attention; and all its layers in one call.
 
    cpu.py compiles this file and calls it. As in Python, the end of a name says its shape: T rows, O outputs, I inputs;
-   D and F the widths of the stream and of an MLP; B sequences, H heads, K key-value heads, J queries of each, S positions,
-   E numbers of a head. Slow twins: reference.py.
-   The bits of a row depend neither on the other rows nor on the number of threads. Long sums are added up in blocks, so
-   that their rounding errors stay small.
+   D and F the widths of the stream and of an MLP; B sequences, H heads, K key-value heads, J queries of each, S
+   positions, E numbers of a head. Slow twins: reference.py.
+   The bits of a row depend neither on the other rows nor on the number of threads. Long sums of products and attention
+   are added up in blocks, so that their rounding errors stay small.
    A `static` function with `omp for` shares its loop among the threads that call it, and they wait for one another at
    its end. The function of the same name without `share_` starts them. */
 

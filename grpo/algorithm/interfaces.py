@@ -119,7 +119,7 @@ class Memory(Protocol):
     budget: Budget
 
     def run(self, work: Callable[..., T], *arguments: object) -> T:
-        """Run `work`; if memory runs out, run it again with smaller micro-batches, which give the same gradient."""
+        """Run `work`; if memory runs out, run it again with smaller ones: the same gradient, but for dropout."""
 
 
 class Sampler(Protocol):

@@ -202,7 +202,7 @@ def draw_tokens(
     """Draw a token per row with the uniforms of (seed, tokens so far), and return it.
 
     record: three tensors [B, X] of equal strides; column count_B takes the token, its log-prob and the cut
-    (`draw.draw`). The kernels need two launches, and three with top-k or top-p.
+    (`draw.draw`). The kernels need two launches, and 28 more with both top-k and top-p.
     """
     if not uses_kernels(logits_BV):
         place = "cpu" if logits_BV.device.type == "mps" else logits_BV.device  # Apple's GPUs have no float64
