@@ -136,6 +136,13 @@ def _in_python(text: str) -> str:
     return _SETTING.sub(rewritten, _DOCTOR.sub("", text))
 
 
+def _listed(value: Any) -> list[Any]:
+    """Return the items of a key that is a list, a text with commas, or a single value."""
+    if isinstance(value, str):
+        return [item.strip() for item in value.strip("[] ").split(",")]
+    return list(value) if isinstance(value, Iterable) else [value]
+
+
 def _train(named: dict[str, Any], keys: dict[str, Any]) -> Result:
     """Train as a run of the command does, and return the result."""
     settings = _settings({name: value for name, value in named.items() if value is not None}, keys)
@@ -150,13 +157,12 @@ def _train(named: dict[str, Any], keys: dict[str, Any]) -> Result:
         (name,) = settings["environment"]
         settings["environment"] = name
         made_by = {name: environment}
-        given = settings.get("reward_funcs")
-        given = [given] if isinstance(given, str) else given
-        if given and hasattr(environment, "get_reward") and name not in given:  # as in TRL
-            settings["reward_funcs"] = [*given, name]
+        rewards = settings.get("reward_funcs")
+        if rewards is not None and hasattr(environment, "get_reward") and name not in (rewards := _listed(rewards)):
+            settings["reward_funcs"] = [*rewards, name]  # as in TRL
             for section in (settings, settings.get("args")):
-                if isinstance(section, dict) and (weights := section.get("reward_weights")):
-                    section["reward_weights"] = [*weights, 1.0]
+                if isinstance(section, dict) and section.get("reward_weights") is not None:
+                    section["reward_weights"] = [*_listed(section["reward_weights"]), 1.0]
         functions = functions | made_by
         tools = tools | made_by
     records = _take_rows(settings, folder)

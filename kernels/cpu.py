@@ -141,14 +141,17 @@ class CpuKernels:
         """Compute all layers for one new token of each sequence; return the two parts of the stream, x and added.
 
         table_LX: addresses of a layer's weights, in the order of `struct layer` in cpu.c. kv_L2BKSE: the cache of at
-        least B slots; it takes the new keys and values. The bits are those of the functions above.
+        least B slots; it takes the new keys and values. Slow twin: the model itself, in float64.
         """
         B, D = x_BD.shape
         F, H = mlp_width, num_heads
         L, _, _, K, S, E = kv_L2BKSE.shape
         _check_cache(kv_L2BKSE[0, 0], kv_L2BKSE[0, 1], position_B)
-        assert x_BD.is_contiguous() and x_BD.dtype == torch.float32 and table_LX.shape == (L, 12) and self.attends(E)
-        assert cos_B1E.is_contiguous() and sin_B1E.is_contiguous() and cos_B1E.shape == (B, 1, E)
+        assert x_BD.is_contiguous() and x_BD.dtype == torch.float32 and self.attends(E)
+        assert table_LX.dtype == torch.int64 and table_LX.shape == (L, 12)
+        assert kv_L2BKSE.shape[2] >= B and len(position_B) == B and H % K == 0
+        assert cos_B1E.is_contiguous() and sin_B1E.is_contiguous()
+        assert cos_B1E.shape == (B, 1, E)
         added_BD = torch.zeros_like(x_BD)
         width = max((H + 2 * K) * E, 2 * F)
         scratch = x_BD.new_empty(B * (D + width + F + 2 * H * E + H * S))

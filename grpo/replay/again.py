@@ -15,12 +15,11 @@ from pathlib import Path
 
 from grpo.algorithm.credit import TokenPlaces
 from grpo.algorithm.schema import Group, Score, TrainerState
-from grpo.base.errors import UserError, redact
+from grpo.base.errors import CONFIG, UserError, explained, redact
 from grpo.base.folders import MANIFEST_FILE
 from grpo.base.storage import Json, read_json
 from grpo.config.load import load_config, replicas_of
 from grpo.config.options import TrainConfig
-from grpo.data.files import read_records
 from grpo.data.questions import QuestionData, prepare_rewards
 from grpo.policy import Policy
 from grpo.replay.parts import Look, Observer, Seen
@@ -216,7 +215,9 @@ def _compared(
     notes = [text.removeprefix("note: ") for text in told]
     made = _numbered(json.loads(redact(json.dumps(completion_records(groups)))))
     path = record.path / "completions" / f"step-{step:06d}.jsonl"
-    recorded = _numbered(read_records(path) if path.is_file() else [])
+    lines = path.read_bytes().split(b"\n") if path.is_file() else []
+    with explained(ValueError, f"{path} is damaged", "remove it, or choose another step", CONFIG):
+        recorded = _numbered([json.loads(line) for line in lines if line])
     same = 0
     differences = []
     for place in filter(made.get, recorded):

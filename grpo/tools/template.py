@@ -78,7 +78,8 @@ class TemplateProtocol(Protocol):
         said = text.removeprefix(self.prefix)
         earlier = self._render(conversation[:-1], header=False)
         if tool != STEP and not self.reads_itself:
-            turn = earlier.removeprefix(self.prefix)
+            asked = self._render([ASKED], header=False)  # a header may open a thought that no record has
+            turn = earlier.removeprefix(self.prefix if earlier.startswith(self.prefix) else asked)
             self.pattern = next((pattern for mark, pattern in FAMILIES.items() if mark in turn), self.pattern)
             calls = [call for _, call in self._calls(*turn.partition(self.decode([self.end]))[:2])]
             if not (calls and isinstance(calls[-1], dict)):

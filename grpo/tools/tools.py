@@ -172,8 +172,9 @@ class Tools:
         """Add the results of calls to their completion, or end this because the last of them has none."""
         completion, requests = paused.completion, paused.requests
         given: list[int] = []
-        said = [self.protocol.cut(result, self.protocol.max_tokens) for result in paused.results]
-        if not failure:
+        if failure:
+            said = [self.protocol.cut(result, self.protocol.max_tokens) for result in paused.results]
+        else:
             given, said = self.protocol.given(paused)
         start = len(completion.ids)
         completion.ids += given

@@ -2,7 +2,7 @@
 
 Each function runs a kernel of Triton where `uses_kernels` says so, one of those in C where `on_cpu` returns them, and
 torch's operations otherwise (kernel_choice.py). A kernel is imported where it runs, since Triton may not be there.
-Decode attention in C is called where decode attention is chosen (attention/decode.py).
+Decode attention in C is called where it is chosen (attention/decode.py), and whole layers by sampling/layers_in_c.py.
 """
 
 from typing import TypeAlias

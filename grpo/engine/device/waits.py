@@ -7,6 +7,7 @@ libgomp hardly spins once a process has more OpenMP threads than cores; so while
 core, another thread keeps a team of its own. Measured: bench/LOG.md.
 """
 
+import atexit
 import functools
 import threading
 import time
@@ -30,7 +31,8 @@ class Team:
 
     def __init__(self):
         self._over = threading.Event()
-        threading.Thread(target=self._stay, daemon=True).start()
+        self._thread = threading.Thread(target=self._stay, daemon=True)
+        self._thread.start()
 
     def _stay(self) -> None:
         torch.zeros(TEAM_WORK).add_(1)
@@ -38,12 +40,12 @@ class Team:
 
     def end(self) -> None:
         self._over.set()
+        self._thread.join()
 
 
-def _watch() -> None:
+def _watch(over: threading.Event) -> None:
     team, before, then = None, waited(), time.perf_counter()
-    while True:
-        time.sleep(PERIOD)
+    while not over.wait(PERIOD):
         try:
             total, now = waited(), time.perf_counter()
         except OSError:  # no file can be opened now
@@ -55,6 +57,8 @@ def _watch() -> None:
         elif team and share < ALONE:
             team.end()
             team = None
+    if team:
+        team.end()
 
 
 @functools.cache
@@ -62,4 +66,9 @@ def watch() -> None:
     """Watch the waits of this process from now on, where the system counts them."""
     with suppress(OSError):  # not on Linux
         waited()
-        threading.Thread(target=_watch, name="waits", daemon=True).start()
+        over = threading.Event()
+        thread = threading.Thread(target=_watch, args=(over,), name="waits", daemon=True)
+        thread.start()
+        # Python ends threads that are left over by force; inside an operation of torch that would abort the process.
+        atexit.register(thread.join)
+        atexit.register(over.set)  # this one is called first

@@ -68,7 +68,7 @@ def both_ways(model: TransformersModel, row_NS: Tensor, first: int) -> Iterator[
     of_rows = prefill(model, row_NS.tolist())
     kv_L2NKSE = torch.stack(of_rows, dim=2)
     cache = KVCache.of(model, len(id_B), end)
-    cache.kv_L2BKSE.copy_(kv_L2NKSE.repeat_interleave(length, dim=2))
+    cache.kv_L2BKSE.unflatten(2, (num_rows, length)).copy_(kv_L2NKSE[:, :, :, None])
     attend = DecodeAttention.over_used_positions(cache, position_B, end)
     if id_B.is_cuda:
         model.can_be_captured = _never_waits(lambda: model(id_B, position_B, attend))

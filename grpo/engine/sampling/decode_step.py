@@ -1,4 +1,4 @@
-"""Decode steps: the next token of every live sequence, as one CUDA graph or operation by operation.
+"""Decode steps: the next token of every live sequence, as one CUDA graph, by one call in C, or operation by operation.
 
 Counterpart of one turn of the loop of `sample` in minimal.py.
 
