@@ -144,7 +144,8 @@ class CpuKernels:
         least B slots; it takes the new keys and values. Slow twin: the model itself, in float64.
         """
         B, D = x_BD.shape
-        F, H = mlp_width, num_heads
+        F = mlp_width
+        H = num_heads
         L, _, _, K, S, E = kv_L2BKSE.shape
         _check_cache(kv_L2BKSE[0, 0], kv_L2BKSE[0, 1], position_B)
         assert x_BD.is_contiguous() and x_BD.dtype == torch.float32 and self.attends(E)

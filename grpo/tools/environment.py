@@ -24,6 +24,8 @@ from rewards.own_words import STEP
 RESET = "reset"
 NO_TOOLS = (RESET, STEP, "close", "get_reward")
 FORM = "name a class, or a function that makes an object: path/file.py:Shop"
+# What is known of factories, by their ids. It holds them, so that no other object can have the id.
+KNOWN: dict[int, tuple[Any, dict[str, Any]]] = {}
 
 
 @dataclass(eq=False)
@@ -75,7 +77,9 @@ class Environment:
 
 
 def methods_of(name: str, factory: Any) -> dict[str, Any]:
-    """Return the public methods of an environment by their names: those of an object, which is made and closed."""
+    """Return the public methods of an environment by their names: those of an object, which is made and closed once."""
+    if id(factory) in KNOWN:
+        return KNOWN[id(factory)][1]
     if not callable(factory):
         raise UserError(f"the environment {name} makes no object", f"it is a {type(factory).__name__}", FORM, CONFIG)
     sample = Environment(factory, {})
@@ -84,5 +88,7 @@ def methods_of(name: str, factory: Any) -> dict[str, Any]:
         made = result_of(making.result, f"cannot make the environment {name}", FORM)
     finally:
         sample.close()
-    methods = inspect.getmembers(type(made), lambda member: hasattr(member, "__code__"))  # not those of a dict
-    return {name: method for name, method in methods if not name.startswith("_")}
+    found = inspect.getmembers(type(made), lambda member: hasattr(inspect.unwrap(member), "__code__"))  # none of a dict
+    methods = {name: method for name, method in found if not name.startswith("_")}
+    KNOWN[id(factory)] = factory, methods
+    return methods

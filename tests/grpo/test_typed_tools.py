@@ -361,6 +361,13 @@ def test_a_template_without_calls_is_refused_or_left_to_tags(template, why):
     assert not protocol_of(TrainConfig(**tools), tokenizer, {"x:add": add}).is_typed
 
 
+def test_a_header_may_open_a_thought_that_no_record_has():
+    tokenizer = tokenizer_of("qwen2.5")
+    start, header, end = tokenizer.chat_template.rpartition("<|im_start|>assistant\n")
+    tokenizer.chat_template = f"{start}{header}<think>\n{end}"
+    assert protocol_of(TrainConfig(tools=("x:add",), tool_format="template"), tokenizer, {"x:add": add}).is_typed
+
+
 def test_the_format_is_chosen_by_descriptions_and_template():
     def chosen(function, **keys):
         return protocol_of(TrainConfig(tools=("x:f",), **keys), tokenizer_of("qwen2.5"), {"x:f": function})
