@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import time
 from pathlib import Path
 
@@ -58,7 +59,11 @@ def pytest_report_header() -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items) -> None:
-    """The files beside this one take longest, so they go first: else a process would end long before the other."""
+    """The files beside this one take longest, so they go first: else a process would end long before the other. A test
+    with a set or an address in its name would have another name in every process."""
+    unstable = [item.nodeid for item in items if re.search(r" at 0x|\{'[^':]*', '", item.nodeid)]
+    if unstable:
+        raise pytest.UsageError(f"these tests' names change with the process, so give them `ids`: {unstable}")
     items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
 
 

@@ -119,7 +119,7 @@ def test_the_page_shows_all_of_a_run(tmp_path):
 @pytest.mark.parametrize(("config", "changed"), [
     (TrainConfig(learning_rate=0.5, report_to=["none"], reward_funcs=["math"]), {"report_to", "learning_rate"}),
     (SftConfig(max_length=7, output_dir="o"), {"max_length"}),
-], ids=str)  # fmt: skip
+])  # fmt: skip
 def test_the_keys_that_differ_from_their_defaults_are_listed(tmp_path, config, changed):
     folder = write_run(tmp_path)
     (folder / "config.resolved.yaml").write_text(to_yaml(config))
