@@ -100,11 +100,10 @@ def test_equals_the_padded_attention_with_gradients(name, merge, sizes, dtype, b
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_merge_is_the_attention_over_all_keys(device, dtype, bf16_step):
     """Also where one part outweighs the other by e^100."""
-    generator = torch.Generator().manual_seed(0)
-    scores = torch.randn(5, 9, 8, generator=generator, dtype=torch.float64) * 2  # heads, tokens, keys
+    scores = random(5, 9, 8, dtype=torch.float64) * 2  # heads, tokens, keys
     scores[:, 0, 3:] += 100
     scores[:, 8, 3:] -= 100
-    values = torch.randn(5, 8, 12, generator=generator, dtype=torch.float64)
+    values = random(5, 8, 12, dtype=torch.float64)
 
     def attended(first, last):
         """The attention over some keys, and its log-sum-exp."""

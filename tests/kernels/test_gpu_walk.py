@@ -30,8 +30,6 @@ def test_each_phase_launches_what_the_table_says(name, phase):
 
 @pytest.mark.parametrize("waits", [
     lambda x: x[0].item(),
-    lambda x: bool((x > 0).any()),
-    lambda x: x[x > 0],
     lambda x: x.cpu(),
     lambda x: x + torch.ones(3),
     lambda x: swiglu(x[None], torch.ones(1, 3)),

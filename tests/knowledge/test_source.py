@@ -38,7 +38,6 @@ def read(tmp_path, content):
         json.dumps(GOOD),
         "\ufeff  \n" + json.dumps(GOOD, indent=2, ensure_ascii=False) + "\n",
     ],
-    ids=["lines", "unicode", "crlf", "bom", "array", "indented"],
 )
 def test_shapes_that_are_accepted(tmp_path, content, compress):
     assert read(tmp_path, compress(content.encode())) == ROWS

@@ -8,7 +8,7 @@ import re
 
 import pytest
 from api_server import ApiServer, says
-from cells import cells
+from cells import cells, rows
 from commands import ROOT, python
 from making import build_base, refused, write_rows
 
@@ -189,15 +189,6 @@ def test_a_toy_world_that_is_not_made_yet_is_audited_and_leaves_nothing(tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_a_reward_gets_messages_where_the_data_holds_conversations(world, tmp_path):
-    turns = [[{"role": "user", "content": f"{number} + 1?"}] for number in range(3)]
-    rows = [{"prompt": messages, "answer": str(number + 1)} for number, messages in enumerate(turns)]
-    code = "def last(prompts, completions, answer, **columns):\n    assert prompts[0][-1]['content'].endswith('?')\n"
-    code += "    return [float(text[0]['content'] == truth) for text, truth in zip(completions, answer)]\n"
-    found = audited(*world(code, ":last")[:1], f"dataset_id_or_path={write_rows(tmp_path / 'turns.jsonl', rows)}")
-    assert found.tried.total() > 30 and not found.findings
-
-
 def test_data_without_answers_is_refused(world, tmp_path):
     data = write_rows(tmp_path / "none.jsonl", [{"question": "Who?", "answer": None}])
     settings = *world("", "format"), f"dataset_id_or_path={data}"
@@ -225,7 +216,7 @@ def test_a_judge_is_asked_within_its_budget(world, is_fooled, capsys):
         assert main(["--calls", "0", *settings]) == PREFLIGHT  # nothing was tried
 
 
-FORMS = cells(r"""
+FORMS = rows(r"""
     exact | {answer} ¦ math | {thought}\n\boxed{{answer}}
     truthrl | <think>{thought}</think>\n<answer>{answer}</answer>
     format,math | <think>{thought}</think>\n<answer>\boxed{{answer}}</answer>
@@ -234,9 +225,8 @@ FORMS = cells(r"""
     """)
 
 
-@pytest.mark.parametrize("case", FORMS)
-def test_an_honest_answer_has_the_form_that_is_asked_for(case):
-    settings, form = case.split(" | ")
+@pytest.mark.parametrize("settings, form", FORMS)
+def test_an_honest_answer_has_the_form_that_is_asked_for(settings, form):
     config, _ = load_config(None, [*f"reward_funcs={settings}".split(), "judge=offline"], is_run=False)
     assert asked_form(config) == form
 
