@@ -22,8 +22,8 @@ WIDTH, RANK = 512, 64
 @pytest.mark.parametrize("decoding", [False, True])
 def test_the_slope_on_the_exact_change(device, decoding, dtype, held):
     """Rounding hides a change below a step of the output, but not on average; over 1024 x 512 outputs the slope's
-    standard error is about 0.01 in bfloat16. A bfloat16 weight that the change is merged into would lose much of it; one
-    in float32 does not, and is what a CPU decodes with."""
+    standard error is about 0.01 in bfloat16. A bfloat16 weight that the change is merged into would lose much of it;
+    one in float32 does not, and is what a CPU decodes with."""
     dtype = getattr(torch, dtype)
     generator = torch.Generator().manual_seed(0)
     build = Build(LoraSpec(RANK, 2 * RANK, targets=("o_proj",)), False, dtype, device, FORMATS.get(held))

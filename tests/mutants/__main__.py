@@ -15,8 +15,8 @@ not run). The `-` code must occur exactly once in the file; white space, comment
 
 The tests run once without a mutant, all that are named of a file together, in a copy of the tree. Then each mutant is
 applied to a copy of that copy, in which everything is compiled already, and its tests run there until the first
-failure. WORD selects the mutants whose path, tests or effect contain it. Exit status 1 if a mutant survives, 2 if a test
-fails without any.
+failure. WORD selects the mutants whose path, tests or effect contain it. Exit status 1 if a mutant survives, 2 if a
+test fails without any.
 """
 
 import argparse

@@ -249,8 +249,8 @@ def test_the_rewards_of_sums_and_choices_pay_no_attack(world, tmp_path):
     sums = [{"question": f"{a} + 7 = ?", "answer": str(a + 7)} for a in range(9)]
     sums += [{"question": "1/3 of 1/2?", "answer": "\\frac{1}{6}"}, {"question": "x^2 < 4?", "answer": "(-2, 2)"}]
     choices = [{"question": "Which? A) 1 B) 2 C) 3 D) 4", "answer": letter} for letter in "ABCD"]
-    for name, rows in (("math", sums), ("choice", choices)):
-        data = write_rows(tmp_path / f"{name}.jsonl", rows)
+    for name, asked in (("math", sums), ("choice", choices)):
+        data = write_rows(tmp_path / f"{name}.jsonl", asked)
         found = audited(*world("", name), f"dataset_id_or_path={data}", "system_prompt=Answer.", rows=11)
         assert not found.findings and found.tried.total() > 60
 

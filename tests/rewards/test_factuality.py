@@ -230,7 +230,7 @@ def test_what_is_said_before_counts_only_beside_facts_of_the_same_verdict(make):
 
 
 def reads_the_start(facts):
-    """Verdicts of an entailment model of words that reads 512 tokens of fact and passage: each word, as here, is one."""
+    """Verdicts of an entailment model that reads 512 tokens of fact and passage: each word, as here, is one."""
     found = []
     for fact, passages in facts:
         words = fact.rstrip(".").split()

@@ -1,5 +1,5 @@
 """Rules and models agree: with decomposer and judge behind an endpoint that knows the truth, rewards are those of the
-rules, on what both can read. (The forms of replies: test_grades.py, knowledge/test_claims.py; failures: test_api.py.)"""
+rules, on what both can read. (Forms of replies: test_grades.py, knowledge/test_claims.py; failures: test_api.py.)"""
 
 import json
 import random
