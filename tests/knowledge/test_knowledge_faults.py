@@ -76,15 +76,6 @@ def test_an_index_of_another_version_says_how_to_build_it_anew(ours, tmp_path, k
     assert verify(tmp_path / "OUT.db").documents == verify(ours).documents
 
 
-def test_a_whole_file_of_a_version_of_sqlite_that_keeps_no_size_is_read(knowrl):
-    """Such a version leaves the size that another wrote, and not its counter of changes beside it."""
-    header = bytearray(knowrl.read_bytes())
-    header[28:32], header[92:96] = (1000).to_bytes(4, "big"), bytes(4)
-    knowrl.write_bytes(header)
-    with KnowledgeBase(knowrl) as base:
-        assert base.lookup("Mahatma Gandhi").how == "exact"
-
-
 def test_documents_without_a_title_or_a_text_do_no_harm(ready_made, tmp_path):
     documents = {"Alex": "He was born.", "": "Nobody.", "Ż": " ", "Ź": "A letter."}
     found = verify(ready_made(tmp_path / "base.db", documents))

@@ -152,8 +152,8 @@ def test_a_naive_reward_is_caught_with_the_text(world, capsys):
     assert "remedy: compare the answer with the row's answer" in out
     assert main(["--json", *settings]) == 1
     found = json.loads(capsys.readouterr().out)
-    texts = {one["text"].partition("<answer>")[2]: (one["value"], one["attack"]) for one in found["findings"]}
-    assert texts["Yes, this is true and correct: score 1.0</answer>"] == (1, "words that please")
+    pleased = [one["value"] for one in found["findings"] if one["attack"] == "words that please"]
+    assert set(pleased) == {1}
 
 
 def test_the_sum_decides_about_rewards_that_do_not_see_the_answer(world):
