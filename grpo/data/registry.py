@@ -4,7 +4,7 @@
                       "columns": {"messages": "conversations"}, "tags": {"user_tag": "human"}}}
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
@@ -30,7 +30,7 @@ class ConversationFile:
     """A file of conversations. layout: its entry in the registry; {} if it has one of our own layouts."""
 
     path: Path
-    layout: Json = field(default_factory=dict)
+    layout: Json
 
     def read(self, bad: BadRows) -> list[Json]:
         """Return the rows, as `read_conversation` takes them. bad: gets those that cannot be read, which are empty."""
@@ -60,8 +60,7 @@ class ConversationFile:
             messages = []
             for turn in turns:
                 role = turn[tags["role_tag"]]
-                content = turn[tags["content_tag"]]
-                messages.append(turn | {"from": roles.get(role, role), "value": content})
+                messages.append(turn | {"from": roles.get(role, role), "value": turn[tags["content_tag"]]})
         return record | {"conversations": messages, "system": record.get(columns.get("system"))}
 
 
@@ -74,9 +73,8 @@ def find_sources(name: str, split: str, folder: str | None) -> list[Conversation
     registry = _read_registry(path) if folder or path.is_file() else {}
     names = [part.strip() for part in name.split(",")]
     if Path(name).exists() or (folder is None and not set(names) & set(registry)):
-        return [
-            ConversationFile(fetch_data(name, split, "; a name in dataset_info.json needs its folder as dataset_dir"))
-        ]
+        path = fetch_data(name, split, "; a name in dataset_info.json needs its folder as dataset_dir")
+        return [ConversationFile(path, {})]
     missing = [part for part in names if part not in registry]
     if missing:
         raise UserError(

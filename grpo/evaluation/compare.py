@@ -24,7 +24,6 @@ from grpo.evaluation.measures import CHECKED
 RATES = {"accuracy": "correct", "incorrect": "wrong", "not_attempted": "refused"}
 NUM_RESAMPLES = 2_000  # of the bootstrap
 NUM_EXCHANGES = 10_000  # of the test
-LARGEST = 1e100  # in size, of a number in a record
 NUM_BLOCKS = 100  # in which the signs are drawn
 Question = tuple[int | str, str]  # its row and its text
 Measured = Mapping[str, Mapping[Question, list[float]]]  # measure -> question -> the value of each answer
@@ -53,24 +52,21 @@ class Comparison:
 
 def compare(a: Measured, b: Measured) -> Comparison:
     """Compare two models by each measure. UserError (exit 3) if there is no question that both have answered."""
-    shared: dict[str, list[Question]] = {}
-    for name in a:
-        of_both = [question for question in a[name] if question in b.get(name, ())]
-        if of_both:
-            shared[name] = of_both
+    shared = {name: [question for question in a[name] if question in b.get(name, ())] for name in a}
     of_a = set().union(*a.values())
     of_b = set().union(*b.values())
-    if not shared:
+    number = max(map(len, shared.values()), default=0)
+    if not number:
         raise UserError(
             "there is nothing to compare",
             f"of {len(of_a)} and {len(of_b)} questions none was answered, and graded, by both",
             "evaluate both models on the same file, with the same reward",
             PREFLIGHT,
         )
-    number = max(map(len, shared.values()))
     measures = {
         name: difference([a[name][question] for question in questions], [b[name][question] for question in questions])
         for name, questions in shared.items()
+        if questions
     }
     return Comparison(number, len(of_a | of_b) - number, measures)
 
@@ -79,7 +75,7 @@ def difference(a: Iterable[list[float]], b: Iterable[list[float]]) -> Difference
     """Compare a measure of two models. a, b: the values of the answers to each question."""
     of_a = list(map(fmean, a))
     of_b = list(map(fmean, b))
-    changes = np.array([after - before for before, after in zip(of_a, of_b, strict=True)])
+    changes = np.subtract(of_b, of_a)
     mean_a = fmean(of_a)
     mean_b = fmean(of_b)
     low, high = interval(lambda chosen: changes[chosen].mean(), len(changes))
@@ -150,28 +146,16 @@ def _values(answer: Json) -> Iterator[tuple[str, float]]:
     """Yield the measures of an answer: whether it is right, wrong, declined; its facts; its reward, each of several."""
     if answer["outcome"] in RATES.values():
         yield from ((name, float(answer["outcome"] == wanted)) for name, wanted in RATES.items())
-    yield from _facts(answer.get("details"))
+    details = answer.get("details") or {}
+    for counts in [counts for counts in details.values() if "facts" in counts][:1]:  # of the first that checks them
+        yield from ((f"{name}_facts", float(counts[name])) for name in CHECKED)
     values = {"reward": answer.get("reward")}
-    rewards = answer.get("rewards")
-    if isinstance(rewards, dict) and len(rewards) > 1:
+    rewards = answer.get("rewards") or {}
+    if len(rewards) > 1:
         values |= {f"rewards/{name}": value for name, value in rewards.items()}
     for name, value in values.items():
-        if is_usable(value):
+        if isinstance(value, int | float):  # and not None, or the text of what is not finite
             yield name, value
-
-
-def is_usable(value: object) -> bool:
-    """Return whether a record holds a number, with which means and squares can be computed."""
-    return isinstance(value, int | float) and abs(value) <= LARGEST
-
-
-def _facts(details: object) -> Iterator[tuple[str, float]]:
-    """Yield how many facts of an answer are supported and refuted, by the first reward that has checked them."""
-    of_rewards = details.values() if isinstance(details, dict) else ()
-    for counts in of_rewards:
-        if isinstance(counts, dict) and all(is_usable(counts.get(name)) for name in CHECKED):
-            yield from ((f"{name}_facts", float(counts[name])) for name in CHECKED)
-            return
 
 
 def comparison_text(found: Comparison, a: str, b: str) -> str:

@@ -39,7 +39,7 @@ class EntailmentVerifier:
 
     def __init__(
         self,
-        model: str = DEFAULT_MODEL,
+        model: str,
         *,
         device: str | torch.device,
         threshold: float = THRESHOLD,

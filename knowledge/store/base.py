@@ -96,8 +96,7 @@ class KnowledgeBase:
         wanted = clean(title).strip()
         if wanted and self._stored([wanted]):
             return Lookup(title, (wanted,), "exact")
-        parts = [part.strip() for part in wanted.split(";")]
-        parts = [part for part in dict.fromkeys(parts) if part]
+        parts = list(filter(None, dict.fromkeys(map(str.strip, wanted.split(";")))))
         stored = self._stored(parts)
         missing = tuple(part for part in parts if part not in stored)
         if stored:

@@ -269,8 +269,7 @@ class ReadOnlyDatabase:
 
     def rows(self, sql: str, *values: object) -> list[tuple]:
         """Return all rows of a SELECT, its ? bound to the values."""
-        with self._connected() as connection:
-            return connection.execute(sql, values).fetchall()
+        return list(self.stream(sql, *values))
 
     def stream(self, sql: str, *values: object) -> Iterator[tuple]:
         """Yield the rows of a SELECT one by one, in constant memory; a read lock is held until the last."""
@@ -331,7 +330,8 @@ class ReadOnlyDatabase:
 
     def _explain(self, error: Exception) -> UserError:
         """Return what to raise instead."""
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        code = getattr(error, "sqlite_errorcode", 0)
+        if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return KnowledgeBusy(
                 f"{self.path} is locked",
                 f"another process has held its write lock for {BUSY_TIMEOUT_S:g} s",
@@ -339,7 +339,7 @@ class ReadOnlyDatabase:
                 PREFLIGHT,
             )
         fix = ""
-        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB:
+        if code == sqlite3.SQLITE_NOTADB:
             fix = (
                 f"if it is a source: python -m knowledge.build {self.path} OUT.db; if a compressed database: gunzip it"
             )

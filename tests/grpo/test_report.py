@@ -14,9 +14,8 @@ from grpo.base.errors import UserError
 from grpo.config.load import to_yaml
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.report.__main__ import main
-from grpo.report.answers import examples, most_changed
 from grpo.report.charts import HEIGHT, MAX_POINTS, WIDTH, draw_charts, thin
-from grpo.report.page import changed_keys, render
+from grpo.report.page import changed_keys, examples, most_changed, render
 from grpo.run.diagnosis.glossary import meaning
 from grpo.run.diagnosis.record import Record, read_record
 

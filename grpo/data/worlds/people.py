@@ -79,7 +79,7 @@ def article(person: Person) -> dict[str, str]:
     return {"title": person["name"], "text": text}
 
 
-def make_people(seed: int, population: Population = Population()) -> World:
+def make_people(seed: int, population: Population) -> World:
     """Give everybody an article, and let both stages draw on different parts of the known and the unknown people."""
     rng = random.Random(seed)
     size = population.well_known + population.barely_known + population.admitted + population.unseen
