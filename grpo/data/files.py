@@ -180,14 +180,14 @@ def _read_json(text: str, path: Path) -> list[Any]:
     text = text.rstrip()
     decoder = json.JSONDecoder(object_pairs_hook=_unique)
     values = []
-    gap = _BEGIN.match(text)
-    after = re.compile(r"\s*,\s*|\s*\]\Z" if gap[1] else r"\s*\n\s*|\Z")
-    place = gap.end()
+    begin = next(_BEGIN.finditer(text))
+    between = re.compile(r"\s*,\s*|\s*\]\Z" if begin[1] else r"\s*\n\s*|\Z")
+    place = begin.end()
     try:
         while place < len(text):
             value, place = decoder.raw_decode(text, place)
             values.append(value)
-            gap = after.match(text, place)
+            gap = between.match(text, place)
             if not gap:
                 raise json.JSONDecodeError("not one value after another", text, place)
             place = gap.end()

@@ -173,5 +173,5 @@ def digest(values: Iterable[Any]) -> str:
     """Return a hash of some values and their order."""
     content = hashlib.sha256()
     for value in values:
-        content.update(json.dumps(value, sort_keys=True, default=str).encode("utf-8", "surrogatepass"))
+        content.update(json.dumps(value, sort_keys=True, default=str).encode())
     return content.hexdigest()

@@ -275,9 +275,10 @@ def _difference(name: str, old: object, new: object, policy: Policy) -> str:
     """Say how a value of an answer differs from the recorded one; of tokens, from which one on."""
     if name != "ids":
         return f"{name} was {old!r}, is now {new!r}"
-    pairs = enumerate(zip(old or [], new, strict=False))
-    same = next((number for number, (was, now) in pairs if was != now), min(len(old or []), len(new)))
-    texts = [policy.decode(ids[same : same + 8]) for ids in (old or [], new)]
+    old = old or []
+    pairs = enumerate(zip(old, new, strict=False))
+    same = next((number for number, (was, now) in pairs if was != now), min(len(old), len(new)))
+    texts = [policy.decode(ids[same : same + 8]) for ids in (old, new)]
     return f"from token {same + 1} on it was {texts[0]!r}, and is now {texts[1]!r}"
 
 

@@ -117,18 +117,15 @@ class Gradient:
 
     def _completions(self) -> Iterator[tuple["KeptPass", Completion, torch.Tensor]]:
         """Yield each completion, with its micro-batch, and which of the trained tokens there are its own."""
-        for one in self._passes():
-            for number, completion in enumerate(one.batch.completions):
-                yield one, completion, one.batch.completion_C == number
-
-    def _passes(self) -> Iterator["KeptPass"]:
         learner = self.learner
         for batch in learner.make_batches(self.groups, self.max_tokens):
             logp_C, entropy_C = learner.policy_logprobs(batch)  # Eq. 3
             loss, stats = learner.loss(batch, logp_C, entropy_C, self.num_tokens)
             outputs = [logp_C, entropy_C] if entropy_C.requires_grad else [logp_C]
             slopes = torch.autograd.grad(loss * self.scale, outputs, retain_graph=True)
-            yield KeptPass(batch, outputs, slopes, stats)
+            one = KeptPass(batch, outputs, slopes, stats)
+            for number, completion in enumerate(batch.completions):
+                yield one, completion, batch.completion_C == number
 
     def _part(self, one: "KeptPass", own_C: torch.Tensor) -> tuple[float, float, torch.Tensor]:
         """Return norm and share of the part of some tokens, and the part itself, which the next call replaces."""

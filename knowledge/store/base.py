@@ -85,6 +85,7 @@ class KnowledgeBase:
             self._database.close()
             raise
         self._index = FullTextIndex(self._database, record["passages"]) if record else None
+        self.has_index = bool(record)  # KnowRL's and FActScore's files have no full-text index
         self._passages = lru_cache(MAX_CACHED_DOCUMENTS)(self._read_passages)
 
     def lookup(self, title: str, guess: bool = True) -> Lookup:
@@ -130,11 +131,6 @@ class KnowledgeBase:
         lookups = [self.lookup(title, guess) for title in dict.fromkeys(titles)]
         missing = dict.fromkeys(title for lookup in lookups for title in lookup.missing)
         return Coverage(Counter(lookup.how for lookup in lookups), list(missing))
-
-    @property
-    def has_index(self) -> bool:
-        """Return whether all texts can be searched: KnowRL's and FActScore's files have no full-text index."""
-        return self._index is not None
 
     def check_search(self) -> None:
         """Raise UserError (exit 3) if the file has no full-text index."""

@@ -38,8 +38,9 @@ CACHE_KIB = 16 << 10  # SQLite's page cache of each connection; the system's fil
 ALL_DOCUMENTS = "SELECT title, text FROM documents"
 RECORD = "SELECT key, json_extract(value, '$') FROM knowledge_meta"
 COLUMNS = """
-    SELECT tables.name, columns.name FROM sqlite_master AS tables
-    LEFT JOIN pragma_table_info(tables.name) AS columns WHERE tables.type IN ('table', 'view')"""
+    SELECT tables.name, group_concat(columns.name, ', ') FROM sqlite_master AS tables
+    LEFT JOIN pragma_table_info(tables.name) AS columns WHERE tables.type IN ('table', 'view')
+    GROUP BY tables.name ORDER BY tables.name"""
 FETCH_IT = "fetch or build it again"
 
 
@@ -170,11 +171,9 @@ def check_pages(database: "ReadOnlyDatabase", max_bytes: float) -> None:
 def has_index(database: "ReadOnlyDatabase") -> bool:
     """Return whether there is a full-text index beside the documents; UserError (exit 3) if there are no documents."""
     path = database.path
-    columns: dict[str, list[str]] = {}
-    for table, column in database.rows(COLUMNS):
-        columns.setdefault(table, []).append(column)
-    if not {"title", "text"}.issubset(columns.get("documents", ())):
-        tables = [f"{name}({', '.join(sorted(names))})" for name, names in sorted(columns.items())]
+    columns = dict(database.rows(COLUMNS))
+    if not {"title", "text"}.issubset(columns.get("documents", "").split(", ")):
+        tables = [f"{name}({names})" for name, names in columns.items()]
         raise bad_file(path, f"it holds {('; '.join(tables) or 'no table at all')[:300]}")
     is_there = "knowledge_meta" in columns
     if not is_there and not database.rows("SELECT 1 FROM documents LIMIT 1"):

@@ -15,6 +15,7 @@ languages, and some second spellings, are written out. Islands without a neighbo
 
 import csv
 import random
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -125,9 +126,9 @@ def split_facts(facts: Sequence[Fact], seed: int) -> tuple[list[Fact], list[Fact
 
 def by_title(facts: Sequence[Fact]) -> dict[str, list[Fact]]:
     """Return the facts about each subject, in order."""
-    found: dict[str, list[Fact]] = {}
+    found = defaultdict(list)
     for fact in facts:
-        found.setdefault(fact.title, []).append(fact)
+        found[fact.title].append(fact)
     return found
 
 
