@@ -77,7 +77,9 @@ def _texts(folder: Path, passed: Callable[[int], object]) -> Iterator[Document |
         passed(num_bytes)
         text = content.decode("utf-8-sig", "surrogateescape")
         row = check_row(number, {"title": file.stem, "text": text})
-        yield Skip(number, f"{row.reason}: {file.name}") if isinstance(row, Skip) else row
+        if isinstance(row, Skip):
+            row = Skip(number, f"{row.reason}: {file.name}")
+        yield row
 
 
 def _rows(path: Path, file: BinaryIO) -> Iterator[Document | Skip]:

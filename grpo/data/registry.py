@@ -9,7 +9,7 @@ from pathlib import Path
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.storage import Json, read_json
-from grpo.data.files import BadRows, noting, read_records, shown
+from grpo.data.files import BadRows, noting, read_records
 from grpo.data.hub import fetch_data
 
 REGISTRY_FILE = "dataset_info.json"
@@ -54,11 +54,8 @@ class ConversationFile:
             f"{self.path}: row {number} does not have the columns that {REGISTRY_FILE} says: {', '.join(record)}",
             f"correct columns and tags of its entry in {REGISTRY_FILE}",
         ):
-            turns = record[columns.get("messages", "conversations")]
-            if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
-                raise TypeError(f"the messages are {shown(turns)}, and not a list of objects")
             messages = []
-            for turn in turns:
+            for turn in record[columns.get("messages", "conversations")]:
                 role = turn[tags["role_tag"]]
                 messages.append(turn | {"from": roles.get(role, role), "value": turn[tags["content_tag"]]})
         return record | {"conversations": messages, "system": record.get(columns.get("system"))}

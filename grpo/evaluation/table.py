@@ -78,4 +78,6 @@ def _cell(name: str, value: float | None) -> str:
 
 
 def _interval(summary: Summary) -> str:
-    return f"   {100 * summary['accuracy_low']:.1f} to {100 * summary['accuracy_high']:.1f} %"
+    low = summary.get("accuracy_low")
+    high = summary.get("accuracy_high")
+    return "" if None in (low, high) else f"   {100 * low:.1f} to {100 * high:.1f} %"

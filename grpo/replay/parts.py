@@ -76,7 +76,6 @@ class Gradient:
         self.num_tokens = learned.num_tokens
         # Any split gives the same gradient, but for the masks of dropout.
         self.is_split = not learner.settings.lora_dropout
-        self.max_tokens = 1 if self.is_split else learner.memory.budget.tokens
         self.grad = learner.optimizer.flat.grad
         self.scale = learner.optimizer.scale.value
         self.whole = self.grad.to(torch.float64, copy=True)
@@ -118,7 +117,8 @@ class Gradient:
     def _completions(self) -> Iterator[tuple["KeptPass", Completion, torch.Tensor]]:
         """Yield each completion, with its micro-batch, and which of the trained tokens there are its own."""
         learner = self.learner
-        for batch in learner.make_batches(self.groups, self.max_tokens):
+        max_tokens = 1 if self.is_split else learner.memory.budget.tokens
+        for batch in learner.make_batches(self.groups, max_tokens):
             logp_C, entropy_C = learner.policy_logprobs(batch)  # Eq. 3
             loss, stats = learner.loss(batch, logp_C, entropy_C, self.num_tokens)
             outputs = [logp_C, entropy_C] if entropy_C.requires_grad else [logp_C]

@@ -77,8 +77,6 @@ class EntailmentVerifier:
 
         Any string is safe. If a pair has more than 512 tokens, its longer half is cut at the end.
         """
-        if not pairs:
-            return []
         cleaned = [(clean(premise, MAX_CHARS), clean(hypothesis, MAX_CHARS)) for premise, hypothesis in pairs]
         places = sorted(range(len(pairs)), key=lambda place: sum(map(len, cleaned[place])))  # little padding
         found = {}

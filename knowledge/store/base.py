@@ -80,12 +80,12 @@ class KnowledgeBase:
         self.path = Path(path).absolute()  # a user's reward may change the directory
         self._database = ReadOnlyDatabase(self.path)
         try:
-            record = check_file(self._database)
+            meta = check_file(self._database)
         except BaseException:
             self._database.close()
             raise
-        self._index = FullTextIndex(self._database, record["passages"]) if record else None
-        self.has_index = bool(record)  # KnowRL's and FActScore's files have no full-text index
+        self._index = FullTextIndex(self._database, meta["passages"]) if meta else None
+        self.has_index = bool(meta)  # KnowRL's and FActScore's files have no full-text index
         self._passages = lru_cache(MAX_CACHED_DOCUMENTS)(self._read_passages)
 
     def lookup(self, title: str, guess: bool = True) -> Lookup:
@@ -97,7 +97,8 @@ class KnowledgeBase:
         wanted = clean(title).strip()
         if wanted and self._stored([wanted]):
             return Lookup(title, (wanted,), "exact")
-        parts = list(filter(None, dict.fromkeys(map(str.strip, wanted.split(";")))))
+        stripped = map(str.strip, wanted.split(";"))
+        parts = list(filter(None, dict.fromkeys(stripped)))
         stored = self._stored(parts)
         missing = tuple(part for part in parts if part not in stored)
         if stored:
