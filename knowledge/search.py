@@ -27,7 +27,11 @@ def main(argv: list[str]) -> None:
         found = None if options.title is None else base.lookup(options.title)
         passages = base.search(options.query, options.k, found and found.titles)
     if options.json:
-        told = {"query": options.query, "lookup": found and asdict(found), "passages": list(map(asdict, passages))}
+        told = {
+            "query": options.query,
+            "lookup": found and asdict(found),
+            "passages": list(map(asdict, passages)),
+        }
         print(json.dumps(told))
         return
     if found:

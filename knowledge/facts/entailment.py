@@ -16,7 +16,7 @@ import torch
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.data.hub import fetch_model
-from knowledge.facts.verdict import FactToCheck, Verdict
+from knowledge.facts.claims import FactToCheck, Verdict
 from knowledge.store.passages import Passage
 from knowledge.text import clean
 

@@ -24,9 +24,8 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from itertools import product
 
-from knowledge.facts.claims import MAX_TEXT_CHARS, Claim, Claims, admissible, sentence_spans
+from knowledge.facts.claims import MAX_TEXT_CHARS, Claim, Claims, FactToCheck, Verdict, admissible, sentence_spans
 from knowledge.facts.replies import MIN_WORDS, num_words
-from knowledge.facts.verdict import FactToCheck, Verdict
 from knowledge.store.passages import Passage, sentences
 from knowledge.text import fold
 from knowledge.words import MONTHS, ONES, TENS
