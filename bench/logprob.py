@@ -17,7 +17,7 @@ from bench.record import Results, parse
 from bench.workload import plain_logprobs
 from grpo.algorithm.logprobs import token_logprobs
 from grpo.engine.model.memory import CHUNK
-from grpo.engine.model.weight import Build
+from grpo.engine.model.build import Build
 
 TARGETS = {"float32": 1.3, "bfloat16": 2.0}  # times faster than the peer
 SIZES = {

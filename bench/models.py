@@ -23,7 +23,7 @@ from grpo.data.worlds.model import CHAT_TEMPLATE, TURN, TURN_END
 from grpo.engine.attention.choice import packed_attention
 from grpo.engine.model.decoder import Decoder, OwnDecoder
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.weight import Build, LoraSpec
+from grpo.engine.model.build import Build, LoraSpec
 from grpo.engine.model.weights import load_decoder, save_checkpoint
 from grpo.run import run
 

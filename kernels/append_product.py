@@ -19,7 +19,7 @@ def append_product(x: torch.Tensor, A_RI: torch.Tensor, copies: int = 1) -> tupl
     """Return [x | h₁], …, [x | hₙ], where x Aᵀ = [h₁ | … | hₙ], each [T, I + R / n]; not differentiable.
 
     x: [T, I]; or n copies of it with R / n spare columns each, [n, T, I + R / n], which are filled in place. copies: n.
-    Both must be contiguous along their last axis. Slow twin: kernels/reference.py `append_product`.
+    Both must be contiguous along their last axis. Slow twin: kernels/twins.py `append_product`.
     """
     R, I = A_RI.shape
     T = x.shape[-2]

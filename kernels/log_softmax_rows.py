@@ -33,7 +33,7 @@ def log_softmax_rows(
     The last result overwrites the logits. slope_dtype: that of the logits, or a narrower one, which then fills the
     front half of each row's bytes. None leaves the logits unchanged, and the last result is None. cut_C: drops tokens
     whose log-prob in the full distribution is below it, but never the target; all results are then those of the
-    distribution over the remaining tokens. Slow twin: kernels/reference.py `log_softmax_rows`.
+    distribution over the remaining tokens. Slow twin: kernels/twins.py `log_softmax_rows`.
     """
     C, V = logits_CV.shape
     logp_C = torch.empty(C, dtype=torch.float32, device=logits_CV.device)

@@ -19,7 +19,7 @@ def merge_attention(
 ) -> None:
     """Merge a part into the outputs and log-sum-exps (float32, nats) of the tokens `token_X`, in place.
 
-    The outputs must be contiguous, the log-sum-exps along their last axis. Slow twin: kernels/reference.py
+    The outputs must be contiguous, the log-sum-exps along their last axis. Slow twin: kernels/twins.py
     `attention`, over all keys at once.
     """
     X, H, E = part_XHE.shape

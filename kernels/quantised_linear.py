@@ -25,7 +25,7 @@ def quantised_linear(
 
     x: [T, I + R]. scale: one per row of W, or per block of it. levels: what the codes mean, two codes in a byte; None
     if the codes are the levels. All rows must be contiguous, and may lie apart.
-    Slow twin: kernels/reference.py `lora_linear` with `int8_rows` or `nf4_rows`.
+    Slow twin: kernels/twins.py `lora_linear` with `int8_rows` or `nf4_rows`.
     """
     T = len(x_TX)
     O, width = q_OX.shape

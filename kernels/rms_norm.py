@@ -31,7 +31,7 @@ def rms_norm(
 
     spare_columns: copies of y, and columns to leave free to the right of each; y is then [copies, T, D + columns] and
     not differentiable.
-    Slow twin: kernels/reference.py `rms_norm`.
+    Slow twin: kernels/twins.py `rms_norm`.
     """
     return _RMSNorm.apply(x_TD, weight_D, eps, residual_TD, spare_columns)
 

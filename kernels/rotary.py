@@ -13,7 +13,7 @@ def rotate(x_THE: torch.Tensor, cos_T1E: torch.Tensor, sin_T1E: torch.Tensor) ->
     """Rotate the heads of each token; return them contiguous [T, H, E]; differentiable in x.
 
     The input may be a view that is contiguous along E. The second halves of cos and sin repeat the first.
-    Slow twin: kernels/reference.py `rotate`.
+    Slow twin: kernels/twins.py `rotate`.
     """
     return _Rotate.apply(x_THE, cos_T1E, sin_T1E)
 
@@ -31,7 +31,7 @@ def rotate_into_cache(
     """Return the rotated queries [B, H, E]; write rotated keys and plain values into the cache at (b, position_B[b]).
 
     k_BKSE and v_BKSE are views of the cache with equal strides. Positions must lie inside the cache.
-    Slow twin: kernels/reference.py `rotate` and plain indexing.
+    Slow twin: kernels/twins.py `rotate` and plain indexing.
     """
     B, H, E = q_BHE.shape
     K = k_BKE.shape[1]

@@ -20,7 +20,7 @@ def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor, spare_columns: tuple[int,
     The inputs may be views of one matrix product; they must be contiguous along F.
     spare_columns: (1, columns to leave free to the right); the result is then [1, T, F + columns] and not
     differentiable.
-    Slow twin: kernels/reference.py `swiglu`.
+    Slow twin: kernels/twins.py `swiglu`.
     """
     if spare_columns is None:
         return _SwiGLU.apply(gate_TF, up_TF, 0)

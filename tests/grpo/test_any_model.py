@@ -42,7 +42,7 @@ from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model import decoder, transformers_model
 from grpo.engine.model.adapter import save_adapter, trained_adapter
-from grpo.engine.model.weight import Build, LoraSpec
+from grpo.engine.model.build import Build, LoraSpec
 from grpo.engine.model.weights import load_decoder, save_checkpoint
 from grpo.engine.parallel.shard import Shard
 from grpo.engine.sampling import check

@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.storage import Json, read_json, save_tensors, write_json
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.weight import DAMAGED, NAMES_SHOWN, finite, layer_number
+from grpo.engine.model.build import layer_number
+from grpo.engine.model.tensor_files import DAMAGED, NAMES_SHOWN, finite
 from grpo.engine.parallel.splits import split_of, splits_of_adapter
 
 PREFIX = "base_model.model."

@@ -24,7 +24,7 @@ from grpo.base.errors import INTERNAL, MEMORY, UserError, is_out_of_memory, reas
 from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.kernel_choice import uses_kernels
-from grpo.engine.device.ops import Packed, draw_tokens
+from grpo.engine.device.ops import Prepacked, draw_tokens
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.sampling.layers_in_c import LayersInC
 
@@ -148,7 +148,7 @@ class DecodeSteps:
         self.eos = torch.tensor(eos_ids, dtype=torch.int64, device=slots.ended_B.device)
         self.graphs: dict[tuple, torch.cuda.CUDAGraph] = {}  # (number of rows, sampling parameters) -> graph
 
-    def run(self, live: int, steps: int, params: SamplingParams, head_VD: Packed) -> None:
+    def run(self, live: int, steps: int, params: SamplingParams, head_VD: Prepacked) -> None:
         """Generate up to `steps` tokens for each of the first `live` slots; a slot that ends keeps its results."""
         rows = bucket(live, self.slots.cache.num_slots) if self.kernel else live
         ended_B = self.slots.ended_B
@@ -167,7 +167,7 @@ class DecodeSteps:
         for _ in range(steps):
             step()
 
-    def step(self, num_rows: int, params: SamplingParams, head_VD: Packed) -> None:
+    def step(self, num_rows: int, params: SamplingParams, head_VD: Prepacked) -> None:
         """Generate one token for each of the first `num_rows` slots, unless its sequence has ended.
 
         With the kernels nothing in it waits for the device, so a GPU can capture it. A row that has ended still writes,

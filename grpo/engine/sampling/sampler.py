@@ -26,7 +26,7 @@ from grpo.algorithm.schema import Completion, FinishReason, Layout, Prompt
 from grpo.base.errors import NON_FINITE, UserError
 from grpo.engine.attention.choice import decode_kernel, packed_attention
 from grpo.engine.device.draw import SamplingParams
-from grpo.engine.device.ops import CosSin, Packed, rotate
+from grpo.engine.device.ops import CosSin, Prepacked, rotate
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.sampling.decode_step import CudaCapture, DecodeSteps, KVCache, Slots
 
@@ -207,7 +207,7 @@ class Generation:
         sampler: Sampler,
         sequences: Sequence[Unfinished],
         params: SamplingParams,
-        head_VD: Packed,
+        head_VD: Prepacked,
     ):
         self.sampler, self.params, self.head_VD = sampler, params, head_VD
         self.model = sampler.model
