@@ -12,6 +12,7 @@ import math
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 POSITIONS = 64  # per tile
 TILE = {"positions": POSITIONS, "num_warps": 4, "num_stages": 3}
@@ -21,13 +22,13 @@ MIN_DOT = 16  # rows and columns that an operand of tl.dot must have
 
 
 def decode_attention(
-    q_BHE: torch.Tensor,
-    k_BKSE: torch.Tensor,
-    v_BKSE: torch.Tensor,
-    lengths_B: torch.Tensor,
+    q_BHE: Tensor,
+    k_BKSE: Tensor,
+    v_BKSE: Tensor,
+    lengths_B: Tensor,
     num_positions: int,
     num_splits: int = 0,
-) -> torch.Tensor:
+) -> Tensor:
     """Return softmax(q kᵀ / sqrt(E)) v over the first lengths_B positions of each slot [B, H, E]; length 0 gives zeros.
 
     k_BKSE and v_BKSE are views of the cache with equal strides, contiguous along E. num_positions is at least the

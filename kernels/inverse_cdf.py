@@ -9,18 +9,19 @@ twice. u is a hash of (seed, position).
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 PIECE = 4096
 
 
 def draw_rows(
-    logits_BV: torch.Tensor,
-    seed_B: torch.Tensor,
-    position_B: torch.Tensor,
+    logits_BV: Tensor,
+    seed_B: Tensor,
+    position_B: Tensor,
     temperature: float,
-    thresholds: tuple[torch.Tensor, torch.Tensor] | None,
-    results: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-) -> torch.Tensor:
+    thresholds: tuple[Tensor, Tensor] | None,
+    results: tuple[Tensor, Tensor, Tensor],
+) -> Tensor:
     """Return a token per row (int64), and record it with its log-prob at that temperature (float32, nats).
 
     Temperature 0 takes the likeliest token, with log-prob 0. If a row is not finite, its log-prob is not either, and
@@ -63,8 +64,8 @@ def draw_rows(
 
 
 def piece_masses(
-    logits_BV: torch.Tensor, temperature: float, least_B: torch.Tensor | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
+    logits_BV: Tensor, temperature: float, least_B: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Return the largest logit of each piece of a row, and the piece's mass relative to it: [B, pieces] each, float32.
 
     least_B: entries below it do not count. At temperature 0 the index of the largest logit takes the place of the mass.

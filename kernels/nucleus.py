@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 from grpo.kernels.inverse_cdf import PIECE, piece_masses
+from torch import Tensor
 
 BITS = tl.constexpr(4)  # of a digit
 VALUES = tl.constexpr(2**BITS.value)  # that a digit may have
@@ -18,8 +19,8 @@ LEVELS = 32 // BITS.value
 
 
 def thresholds(
-    logits_BV: torch.Tensor, temperature: float, top_k: int, top_p: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+    logits_BV: Tensor, temperature: float, top_k: int, top_p: float
+) -> tuple[Tensor, Tensor]:
     """Return the threshold of each row: as a logit, and as a log-prob in nats (both float32).
 
     It lies half way between the last entry that is kept and the first that is dropped. The log-prob is that of the
@@ -41,14 +42,14 @@ def thresholds(
 
 
 def _search(
-    logits_BV: torch.Tensor,
+    logits_BV: Tensor,
     temperature: float,
-    top_BX: torch.Tensor,
-    mass_BX: torch.Tensor,
-    least_B: torch.Tensor,
+    top_BX: Tensor,
+    mass_BX: Tensor,
+    least_B: Tensor,
     share: float,
     by_number: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Return the thresholds that keep at least `share` of the entries not below least_B, by mass or `by_number`.
 
     top_BX, mass_BX: of the row's pieces, from `piece_masses`.

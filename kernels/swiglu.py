@@ -10,11 +10,12 @@ Everything is computed in float32 and rounded once. The backward pass keeps only
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 TILE = 1024  # features that one program computes
 
 
-def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor, spare_columns: tuple[int, int] | None = None) -> torch.Tensor:
+def swiglu(gate_TF: Tensor, up_TF: Tensor, spare_columns: tuple[int, int] | None = None) -> Tensor:
     """Return silu(gate) * up [T, F]; differentiable.
 
     The inputs may be views of one matrix product; they must be contiguous along F.

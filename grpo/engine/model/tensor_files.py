@@ -81,7 +81,7 @@ def _indexed_files(index: Path) -> list[str]:
 
 def write_tensors(
     sizes: dict[str, int],
-    read: Callable[[str], torch.Tensor],
+    read: Callable[[str], Tensor],
     folder: Path,
     file_bytes: int = FILE_BYTES,
 ) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from huggingface_hub.errors import StrictDataclassError
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
@@ -134,11 +135,11 @@ def _load_transformers_model(
 
 def _with_adapter(
     module: str,
-    weight_OI: torch.Tensor,
-    pair: tuple[torch.Tensor, torch.Tensor],
+    weight_OI: Tensor,
+    pair: tuple[Tensor, Tensor],
     build: Build,
     split: Split | None,
-) -> torch.Tensor:
+) -> Tensor:
     """Return W + B A of this shard, in float32 at least, on the model's device."""
     A, B = (build.shard.take(*half) for half in zip(pair, splits_of_adapter(split), strict=True))
     merged = weight_OI.to(build.device, master_dtype(build.dtype)) + B.to(build.device) @ A.to(build.device)
@@ -171,7 +172,7 @@ def save_checkpoint(
     named, found = model.named_tensors(), model.projections()
     splits = {name: split_of(model, name, tensor) for name, tensor in named.items()}
 
-    def read(name: str) -> torch.Tensor:
+    def read(name: str) -> Tensor:
         linear, projection = found.get(name.removesuffix(".weight"), (None, ""))
         merged = finite(name, _merged(named[name], linear, projection), dtype)
         return shard.join(merged, splits[name]).contiguous().cpu()
@@ -195,9 +196,9 @@ def save_checkpoint(
 
 
 @torch.no_grad()
-def _merged(tensor: torch.Tensor | QuantisedRows, linear: Linear | None, projection: str) -> torch.Tensor:
+def _merged(tensor: Tensor | QuantisedRows, linear: Linear | None, projection: str) -> Tensor:
     """Return a checkpoint tensor with its adapter merged, if it has one: W + s B A."""
-    assert isinstance(tensor, torch.Tensor)  # few bits are never saved: see Policy.save_merged
+    assert isinstance(tensor, Tensor)  # few bits are never saved: see Policy.save_merged
     if linear is None or projection not in linear.rank_slices:
         return tensor.detach()
     A, B = linear.adapter(projection)
