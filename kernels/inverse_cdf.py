@@ -63,9 +63,7 @@ def draw_rows(
     return id_B
 
 
-def piece_masses(
-    logits_BV: Tensor, temperature: float, least_B: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def piece_masses(logits_BV: Tensor, temperature: float, least_B: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the largest logit of each piece of a row, and the piece's mass relative to it: [B, pieces] each, float32.
 
     least_B: entries below it do not count. At temperature 0 the index of the largest logit takes the place of the mass.

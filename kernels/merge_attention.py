@@ -5,7 +5,6 @@ both is e^(l₁ - l) out₁ + e^(l₂ - l) out₂. A program takes one token wit
 writes the result over the first. grpo/engine/attention/flash.py uses it.
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor

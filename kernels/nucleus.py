@@ -18,9 +18,7 @@ VALUES = tl.constexpr(2**BITS.value)  # that a digit may have
 LEVELS = 32 // BITS.value
 
 
-def thresholds(
-    logits_BV: Tensor, temperature: float, top_k: int, top_p: float
-) -> tuple[Tensor, Tensor]:
+def thresholds(logits_BV: Tensor, temperature: float, top_k: int, top_p: float) -> tuple[Tensor, Tensor]:
     """Return the threshold of each row: as a logit, and as a log-prob in nats (both float32).
 
     It lies half way between the last entry that is kept and the first that is dropped. The log-prob is that of the
@@ -66,9 +64,7 @@ def _search(
     grid, row = (num_pieces, B), (logits_BV, logits_BV.stride(0), V)
     inverse_temperature = 1.0 / temperature
     for level in range(LEVELS):
-        _sum_digits[grid](
-            *row, least_B, top_BX, inverse_temperature, level, *found, by_number=by_number, **shape
-        )
+        _sum_digits[grid](*row, least_B, top_BX, inverse_temperature, level, *found, by_number=by_number, **shape)
     last_BX, next_BX = torch.empty_like(top_BX), torch.empty_like(top_BX)
     _gap[grid](*row, last_BX, next_BX, LEVELS, *found, **shape)
     least_B, cut_B = torch.empty_like(least_B), torch.empty_like(least_B)

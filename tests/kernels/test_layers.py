@@ -129,9 +129,7 @@ def test_swiglu_of_large_gates(device):
     y = swiglu(gate, up)
     (dgate,) = torch.autograd.grad(y.sum(), gate)
     assert (
-        torch.allclose(y.double(), twins.swiglu(gate, up), atol=1e-30)
-        and dgate.isfinite().all()
-        and dgate[0, -1] == 1
+        torch.allclose(y.double(), twins.swiglu(gate, up), atol=1e-30) and dgate.isfinite().all() and dgate[0, -1] == 1
     )
 
 

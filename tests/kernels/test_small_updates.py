@@ -10,8 +10,8 @@ import torch
 
 from grpo.algorithm.logprobs import _Sources
 from grpo.engine.device.quantised import FORMATS
-from grpo.engine.model.lora import Linear
 from grpo.engine.model.build import Build, LoraSpec
+from grpo.engine.model.lora import Linear
 from grpo.engine.model.weight import dense
 
 WIDTH, RANK = 512, 64

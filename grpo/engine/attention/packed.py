@@ -18,6 +18,7 @@ from grpo.engine.device.ops import CosSin, rotate
 
 UNSEEN = 1 << 30  # the position of padding: it is after every token
 
+
 class MicroBatchAttention:
     """Attention inside a micro-batch, as the decoder calls it in each layer. A subclass has `attend`."""
 

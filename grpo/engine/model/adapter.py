@@ -15,8 +15,8 @@ from torch import Tensor
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.storage import Json, read_json, save_tensors, write_json
-from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.build import layer_number
+from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.tensor_files import DAMAGED, NAMES_SHOWN, finite
 from grpo.engine.parallel.splits import split_of, splits_of_adapter
 

@@ -21,10 +21,10 @@ from grpo.base.errors import PREFLIGHT, UserError
 from grpo.engine.device import ops
 from grpo.engine.device.ops import CosSin, Prepacked, RowSettings, SpareColumns
 from grpo.engine.device.quantised import QuantisedRows
+from grpo.engine.model.build import ALL_PROJECTIONS, Build, for_layer
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.rope import cos_sin_tables
-from grpo.engine.model.build import ALL_PROJECTIONS, Build, for_layer
 from grpo.engine.model.weight import Weight, share_scratch
 
 if TYPE_CHECKING:

@@ -29,10 +29,10 @@ from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.attention.packed import MicroBatchAttention
 from grpo.engine.attention.special import Special
 from grpo.engine.device.ops import Prepacked, RowSettings
+from grpo.engine.model.build import ALL_PROJECTIONS, Build, for_layer, layer_number
 from grpo.engine.model.decoder import Attend, Decoder, ForwardContext, check_lora, recomputed
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.build import ALL_PROJECTIONS, Build, for_layer, layer_number
 from grpo.engine.model.weight import Weight, master_dtype
 
 Affine: TypeAlias = nn.Linear | Conv1D  # GPT-2 has the second kind

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import torch
-from torch import Tensor
 from huggingface_hub.errors import StrictDataclassError
+from torch import Tensor
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.progress import counted
@@ -12,10 +12,10 @@ from grpo.base.storage import read_json, write_json
 from grpo.engine.device.quantised import QuantisedRows
 from grpo.engine.device.waits import watch
 from grpo.engine.model.adapter import Adapter
+from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import EMBEDDING, Decoder, OwnDecoder
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.build import Build
 from grpo.engine.model.tensor_files import DAMAGED, FILE_BYTES, NAMES_SHOWN, finite, read_tensors, write_tensors
 from grpo.engine.model.weight import master_dtype
 from grpo.engine.parallel.shard import Split
