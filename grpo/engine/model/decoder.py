@@ -249,7 +249,7 @@ class Decoder(nn.Module):
 
     @contextmanager
     def sampling(self) -> Iterator[Prepacked]:
-        """Prepack the weights for the `with` block, in which they must not change. Yields the head [V, D], prepacked."""
+        """Prepack the weights for the `with` block, in which they must not change. Yields the head [V, D]."""
         with ExitStack() as stack:
             for linear in self.linears():
                 stack.enter_context(linear.sampling())
