@@ -24,6 +24,7 @@ from grpo.evaluation.measures import CHECKED
 RATES = {"accuracy": "correct", "incorrect": "wrong", "not_attempted": "refused"}
 NUM_RESAMPLES = 2_000  # of the bootstrap
 NUM_EXCHANGES = 10_000  # of the test
+LARGEST = 1e100  # in size, of a number in a record
 NUM_BLOCKS = 100  # in which the signs are drawn
 Question = tuple[int | str, str]  # its row and its text
 Measured = Mapping[str, Mapping[Question, list[float]]]  # measure -> question -> the value of each answer
@@ -146,16 +147,28 @@ def _values(answer: Json) -> Iterator[tuple[str, float]]:
     """Yield the measures of an answer: whether it is right, wrong, declined; its facts; its reward, each of several."""
     if answer["outcome"] in RATES.values():
         yield from ((name, float(answer["outcome"] == wanted)) for name, wanted in RATES.items())
-    details = answer.get("details") or {}
-    for counts in [counts for counts in details.values() if "facts" in counts][:1]:  # of the first that checks them
-        yield from ((f"{name}_facts", float(counts[name])) for name in CHECKED)
+    yield from _facts(answer.get("details"))
     values = {"reward": answer.get("reward")}
-    rewards = answer.get("rewards") or {}
-    if len(rewards) > 1:
+    rewards = answer.get("rewards")
+    if isinstance(rewards, dict) and len(rewards) > 1:
         values |= {f"rewards/{name}": value for name, value in rewards.items()}
     for name, value in values.items():
-        if isinstance(value, int | float):  # and not None, or the text of what is not finite
+        if is_usable(value):
             yield name, value
+
+
+def is_usable(value: object) -> bool:
+    """Return whether a record holds a number, with which means and squares can be computed."""
+    return isinstance(value, int | float) and abs(value) <= LARGEST
+
+
+def _facts(details: object) -> Iterator[tuple[str, float]]:
+    """Yield how many facts of an answer are supported and refuted, by the first reward that has checked them."""
+    of_rewards = details.values() if isinstance(details, dict) else ()
+    for counts in of_rewards:
+        if isinstance(counts, dict) and all(is_usable(counts.get(name)) for name in CHECKED):
+            yield from ((f"{name}_facts", float(counts[name])) for name in CHECKED)
+            return
 
 
 def comparison_text(found: Comparison, a: str, b: str) -> str:
