@@ -12,7 +12,8 @@ from grpo.kernels.rms_norm import rms_norm
 from test_layers import random
 
 from grpo.engine.device.quantised import FORMATS
-from grpo.engine.model.weight import Build, QuantisedWeight
+from grpo.engine.model.build import Build
+from grpo.engine.model.weight import QuantisedWeight
 
 ROWS = 5
 
