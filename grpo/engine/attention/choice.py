@@ -73,8 +73,7 @@ def _in_words(problems: Mapping[str, str]) -> str:
 def _problem(error: Callable[[], float], tolerance: float) -> str:
     """Run a self-test, which returns a relative error; return what is wrong, or ""."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of implementations that are not chosen
+        with warnings.catch_warnings(action="ignore"):  # those of implementations that are not chosen
             wrong = error()
     except ModuleNotFoundError:
         return "not installed"
@@ -144,8 +143,7 @@ def no_waiting() -> Iterator[None]:
     threads, so use this before others are at work.
     """
     before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that this mode is a prototype
+    with warnings.catch_warnings(action="ignore"):  # torch says that this mode is a prototype
         torch.cuda.set_sync_debug_mode("error")
     try:
         yield

@@ -239,14 +239,14 @@ def log_softmax_rows(
 
         return kernel.log_softmax_rows(logits_XV, targets_X, temperature, slope_dtype, cut_X)
     exact_dtype = torch.promote_types(logits_XV.dtype, torch.float32)
-    logp_X = torch.empty(len(targets_X), dtype=exact_dtype, device=logits_XV.device)
+    logp_X = logits_XV.new_empty(len(targets_X), dtype=exact_dtype)
     entropy_X = torch.empty_like(logp_X)
     size = len(targets_X)
     if logits_XV.device.type == "cpu":
         size = min(size, CACHE_BYTES // (logits_XV.shape[1] * exact_dtype.itemsize))
     size = max(1, size)
     # One allocation serves all parts: on a CPU, touching new memory costs more than the arithmetic.
-    scratch_2XV = torch.empty(2, size, logits_XV.shape[1], dtype=exact_dtype, device=logits_XV.device)
+    scratch_2XV = logits_XV.new_empty(2, size, logits_XV.shape[1], dtype=exact_dtype)
     for start in range(0, len(targets_X), size):
         part = slice(start, start + size)
         target_X1 = targets_X[part, None]
