@@ -51,8 +51,10 @@ class Heads(NamedTuple):
     def drawn(self, *sizes: tuple[int, ...]) -> list[Tensor]:
         """Return random tensors of these sizes, by a generator of their own."""
         generator = torch.Generator(self.device).manual_seed(0)
-        drawn = [torch.randn(size, generator=generator, dtype=torch.float32, device=self.device) for size in sizes]
-        return [tensor.to(self.dtype) for tensor in drawn]
+        return [
+            torch.randn(size, generator=generator, dtype=torch.float32, device=self.device).to(self.dtype)
+            for size in sizes
+        ]
 
 
 def describe(model: "Decoder") -> str:

@@ -114,19 +114,21 @@ class Sampler:
         self.before_decoding = before_decoding
 
     @torch.inference_mode()
-    def reserve(self, num_slots: int, num_positions: int, max_new_tokens: int) -> None:
-        """Allocate the slots that graphs keep from one call to the next, for this many sequences of these lengths.
+    def reserve(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeSteps:
+        """Return steps over slots for this many sequences of these lengths.
 
-        Without graphs there is nothing to keep, and slots that are large enough stay.
+        With graphs they are kept from one call to the next, as long as their slots are large enough.
         """
-        if not self.uses_graphs:
-            return
         if self.kept and self.kept.slots.holds(num_slots, num_positions, max_new_tokens):
-            return
-        self.release()  # before the next one is made
-        slots = Slots.make(KVCache.of(self.model, num_slots, num_positions), max_new_tokens)
+            return self.kept
+        self.release()  # before the next ones are made
+        cache = KVCache.of(self.model, num_slots, num_positions if self.uses_graphs else 0)
+        slots = Slots.make(cache, max_new_tokens)
+        if not self.uses_graphs:
+            return DecodeSteps(self.model, slots, self.eos_ids)
         capture = CudaCapture() if self.on_cuda else None
         self.kept = DecodeSteps(self.model, slots, self.eos_ids, decode_kernel(self.model), capture)
+        return self.kept
 
     def release(self) -> None:
         """Free slots and graphs. Graphs that hold collectives must go before their group of processes does."""
@@ -216,12 +218,7 @@ class Generation:
         longest_prompt = max((len(sequence.prompt) for sequence in sequences), default=0)
         num_slots = min(sampler.max_slots, len(sequences))
         num_positions = longest_prompt + params.max_new_tokens
-        sampler.reserve(num_slots, num_positions, params.max_new_tokens)
-        if sampler.kept:
-            self.steps = sampler.kept
-        else:
-            slots = Slots.make(KVCache.of(self.model, num_slots, 0), params.max_new_tokens)
-            self.steps = DecodeSteps(self.model, slots, sampler.eos_ids)
+        self.steps = sampler.reserve(num_slots, num_positions, params.max_new_tokens)
         self.slots = self.steps.slots
         self.waiting = deque(sequences)
         self.live: list[Unfinished] = []
