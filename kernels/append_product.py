@@ -8,7 +8,6 @@ A, runs along both, and adds in float32 in a fixed order: a row's bits do not de
 again for every few rows of x, so this is for small ones alone (`ops.append_product`).
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor

@@ -57,9 +57,7 @@ class CpuKernels:
 
     def call(self, name: str, *arguments: Tensor | float | None) -> None:
         """Call a function of cpu.c with pointers to tensors, NULL for None, and as many threads as torch has."""
-        values = []
-        for argument in arguments:
-            values.append(argument.data_ptr() if isinstance(argument, Tensor) else argument)
+        values = [argument.data_ptr() if isinstance(argument, Tensor) else argument for argument in arguments]
         getattr(self.library, name)(*values, torch.get_num_threads())
 
     def prepack(self, weight_OI: Tensor) -> Panels:

@@ -5,7 +5,6 @@ tiles of W in registers, the same rounded numbers as `QuantisedRows.dequantise`,
 on tensor cores, with float32 sums. The columns of the tail (s B of an adapter) continue the same sum.
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor

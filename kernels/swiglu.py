@@ -23,11 +23,9 @@ def swiglu(gate_TF: Tensor, up_TF: Tensor, spare_columns: tuple[int, int] | None
     differentiable.
     Slow twin: kernels/twins.py `swiglu`.
     """
-    if spare_columns is None:
-        return _SwiGLU.apply(gate_TF, up_TF, 0)
-    _, columns = spare_columns
+    _, columns = spare_columns or (1, 0)
     y_TX = _SwiGLU.apply(gate_TF, up_TF, columns)
-    return y_TX[None]
+    return y_TX[None] if spare_columns else y_TX
 
 
 class _SwiGLU(torch.autograd.Function):
