@@ -104,8 +104,10 @@ def append_product(x: Tensor, A_RI: Prepacked, copies: int = 1) -> tuple[Tensor,
 
 
 def rotate(x_THE: Tensor, cos_sin: CosSin) -> Tensor:
-    """Rotate each pair (e, e + E/2) by the angle of its position (2104.09864)."""
+    """Rotate each pair (e, e + E/2) by the angle of its position (2104.09864). Without angles, x came rotated."""
     cos_T1E, sin_T1E = cos_sin
+    if not len(cos_T1E):
+        return x_THE
     if uses_kernels(x_THE):
         from grpo.kernels import rotary as kernel
 
@@ -132,8 +134,6 @@ def rotate_into_cache(
         from grpo.kernels import rotary as kernel
 
         return kernel.rotate_into_cache(q_BHE, k_BKE, v_BKE, *cos_sin, k_BKSE, v_BKSE, position_B)
-    if kernels := on_cpu(q_BHE):
-        return kernels.rotate_into_cache(q_BHE, k_BKE, v_BKE, *cos_sin, k_BKSE, v_BKSE, position_B)
     k_BKSE[row_B, :, position_B] = rotate(k_BKE, cos_sin)
     v_BKSE[row_B, :, position_B] = v_BKE
     return rotate(q_BHE, cos_sin)

@@ -186,8 +186,9 @@ class TransformersModel(Decoder):
     # --- a pass ------------------------------------------------------------------------------------------------------
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attend, mode: Mode = POLICY) -> Tensor:
-        one_T1E = torch.ones(len(ids_T), 1, self.shape.head_dim, dtype=self.build.dtype, device=ids_T.device)
-        unrotated = one_T1E, torch.zeros_like(one_T1E)  # keys and queries come rotated
+        num_angles = len(ids_T) if ids_T.is_cuda else 0  # keys and queries come rotated; a kernel turns them by none
+        one_T1E = torch.ones(num_angles, 1, self.shape.head_dim, dtype=self.build.dtype, device=ids_T.device)
+        unrotated = one_T1E, torch.zeros_like(one_T1E)
         self.this_pass = ForwardContext(attend, unrotated, mode, recomputes_mlp=False)
         if self.build.train_weights:  # each pass has tensors of its own
             self.lend()
