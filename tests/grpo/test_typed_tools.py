@@ -10,7 +10,15 @@ from typing import Literal
 
 import pytest
 import torch
-from chat_templates import ENDS, FAMILIES, special_of, tokenizer_of, write_calling_checkpoint, write_typed_checkpoint
+from chat_templates import (
+    ENDS,
+    FAMILIES,
+    IN_TAGS,
+    special_of,
+    tokenizer_of,
+    write_calling_checkpoint,
+    write_typed_checkpoint,
+)
 from commands import ROOT
 from making import groups_of, load, make_completion, read_lines, refused
 from tool_twin import check_gradient, naive
@@ -346,6 +354,32 @@ def test_thoughts_are_no_calls_and_answers_have_the_format():
         assert reward.grade(own_words(text, completion.calls), {"tool_calls": completion.calls}).value == value
 
 
+def keep(text: str, on: bool, numbers: list[int] | None = None) -> str:
+    """Keep something.
+
+    Args:
+        text: What.
+        on: Whether.
+        numbers: More.
+    """
+    return f"{text}|{on}|{numbers}"
+
+
+@pytest.mark.parametrize("family", IN_TAGS)
+def test_calls_in_tags_have_the_types_of_their_tool(family):
+    """A text stays one, whatever it says. What is no call, or misses something, is answered."""
+    _, _, (before, around, after), call = IN_TAGS[family]
+    protocol = TemplateProtocol(ChatEncoder(tokenizer_of(family), [get_json_schema(keep)]), MAX_ROUNDS, MAX_RESULT)
+    two = f"so {call.format(' 7', 'True')}\n{call.format('x', 'no')}"
+    completion, goes_on = called(protocol, two, {"keep": keep})
+    first, second = completion.calls
+    assert goes_on and first.result == " 7|True|[1]" and second.result == "Error: keep.on: 'no' is not of t"
+    given = protocol.decode(completion.ids[second.start :])
+    assert given == before + around.format(first.result) + around.format(second.result) + after
+    for broken, why in (("keep(on=1)", "no call"), ("other\n", "no tool other"), ("keep", "is a re")):
+        assert why in called(protocol, f"<tool_call>{broken}</tool_call>", {"keep": keep})[0].calls[0].result
+
+
 @pytest.mark.parametrize(("template", "why"), [
     ("{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}A{% endif %}",
      "not known"),
@@ -474,6 +508,16 @@ def test_what_becomes_of_an_environment_that_fails(method, monkeypatch):
         refused(lambda: graded(completion), "get_reward fails", exit_code=1)
     else:
         assert not goes_on and f"{method} fails" in completion.failure and completion.finish_reason == "tool"
+    tools.close()
+
+
+def test_an_environment_that_cannot_begin_ends_its_completion_at_once(tmp_path, monkeypatch):
+    write_typed_checkpoint(tmp_path, "qwen2.5")
+    monkeypatch.setattr(Counter, "failing", "reset")
+    tools = counting()
+    prompt = begun(tools)
+    ((one, other),) = Sampler(load(tmp_path), [], tools=tools).sample([prompt.ids], 2, SamplingParams(50), [7, 8])
+    assert len(one.ids) == len(other.ids) == 1 and "reset fails" in one.failure
     tools.close()
 
 
