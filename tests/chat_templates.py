@@ -1,7 +1,6 @@
 """Chat templates that take tools, written anew from the formats of five families, and tokenizers for them."""
 
 import json
-from pathlib import Path
 
 from making import write_checkpoint
 
@@ -102,11 +101,11 @@ SPECIAL = {
 }
 
 
-def special_of(family: str) -> list[str]:
+def special_of(family):
     return SPECIAL["qwen" if family.startswith("qwen") else family]
 
 
-def tokenizer_of(family: str, words: list[str] = ()):
+def tokenizer_of(family, words=()):
     """Bytes, the family's special tokens, and some words, which only a model draws."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -129,16 +128,16 @@ def tokenizer_of(family: str, words: list[str] = ()):
     return fast
 
 
-def write_typed_checkpoint(folder: Path, family: str, words: list[str] = (), **changes) -> Path:
+def write_typed_checkpoint(folder, family, words):
     """A random model with the tokenizer of a family."""
     tokenizer = tokenizer_of(family, words)
     sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 4096, "eos_token_id": tokenizer.eos_token_id}
-    write_checkpoint(folder, spread=0.5, **{**sizes, **changes})
+    write_checkpoint(folder, spread=0.5, **sizes)
     tokenizer.save_pretrained(folder)
     return folder
 
 
-def write_calling_checkpoint(folder: Path, calls: list[str]) -> Path:
+def write_calling_checkpoint(folder, calls):
     """A random model with Qwen2.5's template that often makes some calls, and ends its turns."""
     words = [*(call + " " * number for call in calls for number in range(20)), *ENDS]
     write_typed_checkpoint(folder, "qwen2.5", words)

@@ -2,6 +2,7 @@
 out."""
 
 import errno
+import json
 import sqlite3
 from contextlib import nullcontext
 from dataclasses import replace
@@ -10,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from making import kept_by_autograd, measured_in_forks, refused, write_chat_checkpoint
+from making import cases, kept_by_autograd, measured_in_forks, refused, write_chat_checkpoint
 from test_train import configured
 
 from grpo.algorithm.optimizer import Optimizer
@@ -176,20 +177,14 @@ def test_a_budget_by_hand():
     def choose(free_bytes, longest=100, **keys):
         return memory.choose_budget(model, TrainConfig(**keys), longest, free_bytes, kind="cpu")
 
-    assert choose(free(1024, "none")) == memory.Budget(1024, "none", 256)
-    assert choose(free(9000, "none")) == memory.Budget(4096, "none", 256)
-    assert choose(free(9000, "none"), longest=5000) == memory.Budget(5000, "none", 256)
-    assert choose(free(1023, "none")).recompute == "mlp"
-    assert choose(free(1023, "mlp")).recompute == "all"
-    assert choose(free(1024, "mlp")) == memory.Budget(1024, "mlp", 256)
+    for size, keys, wanted in cases(__file__, "budgets"):
+        tokens, level = size.split()
+        found = choose(free(int(tokens), level), **json.loads(keys))
+        assert wanted in f"{found.tokens} {found.recompute} {found.chunk}", size
     scarce = choose(free(900, "all"))
     assert scarce.recompute == "all" and 128 < scarce.chunk < 256
     assert scarce.tokens == int((0.75 * free(900, "all") - scarce.chunk * row) / cost["all"]) < 1024
     assert choose(free(900, "all"), longest=950).tokens == 950  # it must fit; perhaps it does
-    assert choose(free(1500, "none"), max_tokens_per_micro_batch=1501) == memory.Budget(1501, "mlp", 256)
-    assert choose(free(2000, "none"), gradient_checkpointing=True).recompute == "all"
-    assert choose(free(10, "all"), gradient_checkpointing=False).recompute == "none"
-    assert choose(free(2000, "none"), gradient_checkpointing="mlp").recompute == "mlp"
     small = int(200 * row / 0.1) + 1  # logits take a tenth at most, and 128 rows at least
     assert choose(small).chunk == 200 and choose(1000).chunk == 128
 
@@ -239,17 +234,22 @@ ERRORS = {
         MemoryError(),
         OSError(errno.ENOMEM, "Cannot allocate memory"),
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
-        RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you"),
-        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."),
-        RuntimeError("could not create a primitive"),
-        RuntimeError("could not create a memory object"),
-        RuntimeError("std::bad_alloc"),
-        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
-        RuntimeError("cudaErrorMemoryAllocation"),
         torch.distributed.DistBackendError("NCCL error: unhandled cuda error, Cuda failure 2 'out of memory'"),
-        RuntimeError("unable to mmap 8 bytes from file <x>: Cannot allocate memory (12)"),
+        *map(
+            RuntimeError,
+            [
+                "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you",
+                "DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes.",
+                "could not create a primitive",
+                "could not create a memory object",
+                "std::bad_alloc",
+                "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+                "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+                "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+                "cudaErrorMemoryAllocation",
+                "unable to mmap 8 bytes from file <x>: Cannot allocate memory (12)",
+            ],
+        ),
     ],
     STORAGE: [
         Exception("File too large (os error 27)"),  # tokenizers

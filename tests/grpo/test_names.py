@@ -4,14 +4,13 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from commands import ROOT
 
 from grpo.__main__ import main
 from grpo.base.errors import UserError
 
-ROOT = Path(__file__).resolve().parents[2]
 REWARDS = "def f(completions, **columns):\n    return [float(len(text)) for text in completions]\n"
 FINDER = f"""
 import sys

@@ -2,11 +2,11 @@
 
 import ctypes
 import os
-import subprocess
 import sys
 
 import pytest
 import torch
+from commands import python
 
 from grpo.engine.device import products
 from grpo.engine.device.ops import append_product
@@ -118,9 +118,7 @@ for rows in range(2, 702):
     if rows in (201, 701):
         print(used_bytes())
 """
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True)
-    early, late = map(int, done.stdout.split())
+    early, late = map(int, python("-c", script, PYTHONPATH=os.pathsep.join(sys.path)).stdout.split())
     assert late - early < 30e6
 
 

@@ -289,10 +289,10 @@ def test_a_prompt_may_be_as_long_as_the_limit_and_no_longer(tokenizer):
     encoder = ChatEncoder(tokenizer)
     rows = [row(3, "hello"), row(5, "hello world"), row(9, "hello world, what is this?")]
     shortest, middle, longest = (len(encoder.prompt(asked(r.question))[1]) for r in rows)
-    for limit, kept in ((longest, [3, 5, 9]), (longest - 1, [3, 5]), (middle, [3, 5])):
+    for limit, kept in ((longest, rows), (longest - 1, rows[:2]), (middle, rows[:2])):
         prompts, left_out = prompts_of(rows, encoder, limit)
-        assert [prompt.row for prompt in prompts] == kept and left_out == 3 - len(kept)
-        assert [prompt.columns["answer"] for prompt in prompts] == list(map(str, kept))
+        assert left_out == 3 - len(kept)
+        assert [(prompt.row, prompt.columns) for prompt in prompts] == [(r.index, r.columns) for r in kept]
     words = "every prompt is longer", f"the shortest has {shortest} tokens"
     refused(lambda: prompts_of(rows, encoder, shortest - 1), *words)
 

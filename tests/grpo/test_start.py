@@ -4,11 +4,11 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from contextlib import suppress
 
 import pytest
+from commands import python
 from making import edit_json, refused, run_state, write_checkpoint, write_rows
 
 from grpo import train
@@ -250,8 +250,7 @@ for command in ("train", "sft", "generate"):
         os._exit(0)
     os.wait()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["train []", "sft []", "generate []"]
+    assert python("-c", code).stdout.splitlines() == ["train []", "sft []", "generate []"]
 
 
 @pytest.mark.parametrize("moment", ["loading", "training", "the end"])
