@@ -1,8 +1,6 @@
 """Chat templates that take tools, written anew from the formats of five families, and tokenizers for them."""
 
-import json
-
-from making import write_checkpoint
+from making import edit_json, write_checkpoint
 
 _CHATML = "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
 _HERMES_SYSTEM = (
@@ -92,9 +90,8 @@ FAMILIES = {
     "smollm2": (SMOLLM2, "<|im_end|>", ("\n", "<|im_start|>tool\n{}<|im_end|>\n", "<|im_start|>assistant\n")),
 }  # fmt: skip
 ENDS = [f"<end{number}>" for number in range(25)]  # tokens that end a turn, so that random models end many
+CHATML_SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 SPECIAL = {
-    "qwen": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-    "smollm2": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
     "llama3.1": ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
     "mistral": "<s> </s> [INST] [/INST] [TOOL_CALLS] [TOOL_RESULTS] [/TOOL_RESULTS] [AVAILABLE_TOOLS] "
     "[/AVAILABLE_TOOLS]".split(),
@@ -102,7 +99,7 @@ SPECIAL = {
 
 
 def special_of(family):
-    return SPECIAL["qwen" if family.startswith("qwen") else family]
+    return SPECIAL.get(family, CHATML_SPECIAL)
 
 
 def tokenizer_of(family, words=()):
@@ -142,5 +139,5 @@ def write_calling_checkpoint(folder, calls):
     words = [*(call + " " * number for call in calls for number in range(20)), *ENDS]
     write_typed_checkpoint(folder, "qwen2.5", words)
     ends = tokenizer_of("qwen2.5", words).convert_tokens_to_ids(ENDS)
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    edit_json(folder / "generation_config.json", eos_token_id=ends)
     return folder

@@ -199,12 +199,9 @@ def make_answers(columns, *texts, prompt="p"):
 
 def grade_groups(rewards, *groups, weights=None):
     """Grade the groups as a run does, and return the metrics."""
-    scorer = Scorer(rewards, weights)
-    try:
+    with contextlib.closing(Scorer(rewards, weights)) as scorer:
         scorer.grade(groups)
         return scorer.take_metrics()
-    finally:
-        scorer.close()
 
 
 def groups_of(prompts, completions):

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 from commands import ROOT, run_command
-from making import write_chat_checkpoint, write_rows
+from making import edit_json, write_chat_checkpoint, write_rows
 
 from grpo import minimal
 from grpo.config.load import load_config
@@ -44,7 +44,7 @@ KEYS = {
 def checkpoint(tmp_path_factory):
     """A model of whose tokens every fifth ends an answer, so that answers differ in length."""
     folder = write_chat_checkpoint(tmp_path_factory.mktemp("model"), spread=0.3, tie_word_embeddings=True)
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": list(range(0, 300, 5))}))
+    edit_json(folder / "generation_config.json", eos_token_id=list(range(0, 300, 5)))
     return folder
 
 

@@ -50,11 +50,10 @@ def test_a_message_without_special_tokens_is_encoded_with_its_surroundings(token
     assert ids == across.encode("hello world>", add_special_tokens=False)
 
 
-@pytest.mark.parametrize(
-    "template",
-    ["{% for m in messages %}{{ m['content'] }}{{ m['content'] }}{% endfor %}", "{{ messages | length }}"],
-    ids=["twice", "never"],
-)
+TWICE = "{% for m in messages %}{{ m['content'] }}{{ m['content'] }}{% endfor %}"
+
+
+@pytest.mark.parametrize("template", [TWICE, "{{ messages | length }}"])
 def test_a_template_that_repeats_or_drops_a_hostile_message_is_refused(tokenizer, template):
     encoder = ChatEncoder(make_like(tokenizer, template))
     assert encoder.prompt(asked("hello"))[1]
@@ -118,16 +117,15 @@ def test_templates_that_cannot_work_are_refused(tokenizer, tmp_path):
 
 
 def test_every_source_of_end_tokens_counts(tokenizer, tmp_path):
-    wanted = {tokenizer.eos_token_id}
-    assert eos_ids(tmp_path, tokenizer) == tuple(wanted)
+    own = tokenizer.eos_token_id
+    assert eos_ids(tmp_path, tokenizer) == (own,)
     for name, ids, more in (
-        ("config.json", None, ()),
-        ("config.json", [7, 3], (3, 7)),
-        ("generation_config.json", 0, (0,)),  # the token 0 is one, too
+        ("config.json", None, []),
+        ("config.json", [7, 3], [3, 7]),
+        ("generation_config.json", 0, [0, 3, 7]),  # the token 0 is one, too
     ):
         (tmp_path / name).write_text(json.dumps({"eos_token_id": ids}))
-        wanted.update(more)
-        assert eos_ids(tmp_path, tokenizer) == tuple(sorted(wanted))
+        assert eos_ids(tmp_path, tokenizer) == tuple(sorted([own, *more]))
 
     endless = make_like(tokenizer, "{% for m in messages %}{{ m['content'] }}{% endfor %}")
     endless.eos_token = None

@@ -100,7 +100,7 @@ def test_the_model_writes_its_own_cold_start(cache, tmp_path, monkeypatch, world
     assert is_made(config) and not is_made(replace(config, model_name_or_path="another"))
     lines = Path(made.toy_dir, "cold_start.jsonl").read_text().splitlines()
     assert len(lines) == 6 and all("<think>The " in line or "<think>A " in line for line in lines)
-    assert made.dataset_id_or_path.endswith("questions.jsonl") and made.model_name_or_path == NAME
+    assert made.model_name_or_path == NAME
 
 
 @pytest.mark.soak

@@ -3,7 +3,6 @@ rewards become advantages."""
 
 import math
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
 from making import grade_groups, make_answers, make_completion, make_group, of_each
@@ -14,6 +13,7 @@ from grpo.algorithm.rollout import Rollout
 from grpo.algorithm.schema import Order, Prompt, Score, TrainerState
 from grpo.algorithm.step import rewards_of
 from grpo.config.options import TrainConfig
+from grpo.engine.device.peers import Peers
 from rewards.registry import Reward
 
 KEYS = {
@@ -29,14 +29,14 @@ KEYS = {
 
 def replicas(rank=0, world=1, others=()):
     """The other replicas hold these values. `gathered` writes down what this one gives."""
-    gathered = []
+    ranks = Peers(rank, world)
+    ranks.max, ranks.gathered = float, []
 
     def gather_lists(mine):
-        gathered.append(mine)
+        ranks.gathered.append(mine)
         return [value for values in (*others[:rank], mine, *others[rank:]) for value in values]
 
-    ranks = SimpleNamespace(rank=rank, world=world, max=lambda value: value, sum=list, gather_lists=gather_lists)
-    ranks.is_main, ranks.replicas, ranks.gathered = rank == 0, ranks, gathered
+    ranks.gather_lists = gather_lists
     return ranks
 
 

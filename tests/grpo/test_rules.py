@@ -1,5 +1,6 @@
 """The rules: each recognises a run that has its failure, and keeps quiet about one that nearly has it."""
 
+import json
 import math
 
 import pytest
@@ -123,26 +124,16 @@ def test_a_short_run_without_signal_needs_no_higher_learning_rate(num_steps):
         assert bool(diagnosis.compare([(Answer("4."), Answer("4."))] * 20)) == is_named
 
 
-NO_TAGS = {"format": (-1.0, "no <answer>; no </answer>"), "mine:f": (0.5, "")}
 IN_ORDER = {"format": (1.0, "in order"), "mine:f": (0.0, "")}
 
 
-@pytest.mark.parametrize(("completions", "reason", "remedy"), [
-    ([NO_TAGS] * 8, "8 of 8 completions: no <answer> (format)", "cold_start"),
-    ([NO_TAGS] * 4 + [IN_ORDER] * 4, "4 of 8 completions: no <answer> (format)", "example"),
-    ([NO_TAGS] * 3 + [IN_ORDER] * 5, "5 of 8 completions: 0 (mine:f)", "by hand"),
-    ([NO_TAGS] * 3 + [{}] * 5, None, None),
-    ([{"mine:f": (None, "the function returned None")}] * 2, "2 of 2 completions: the function ret", "finite"),
-    ([{"math": (-0.5, r"no \boxed{} in the completion")}] * 2, r"no \boxed{}", "ask for"),
-    ([{"math": (1.0, "1 is 1")}] * 2, None, None),
-    ([{"tool_cost": (0.0, "0 calls of tools")}] * 2, None, None),  # the price of nothing is no fault
-    ([{"tool_cost": (-1.0, "1 call of tools")}] * 2, "1 call of tools (tool_cost)", "by hand"),
-    ([], None, None),
-])  # fmt: skip
-def test_the_reason_that_most_completions_share_and_what_helps(completions, reason, remedy):
-    found = dominant_reason(completions)
-    assert (found is None) == (reason is None)
+@pytest.mark.parametrize(("number", "scores", "rest", "reason", "remedy"), cases(__file__, "reasons"))
+def test_the_reason_that_most_completions_share_and_what_helps(number, scores, rest, reason, remedy):
+    graded = {name: (value, why) for name, (value, why) in json.loads(scores).items()}
+    found = dominant_reason([graded] * int(number) + [IN_ORDER if rest == "in order" else {}] * (8 - int(number)))
+    assert (found is None) == (reason == "")
     assert found is None or (reason in str(found) and remedy in found.remedy)
+    assert dominant_reason([]) is None
 
 
 @pytest.mark.parametrize(("number", "clipped", "remedy", "reason"), cases(__file__, "what helps"))

@@ -80,14 +80,6 @@ def test_a_run_that_is_overwritten_stays_in_old_run_until_its_successor_has_made
         assert (tmp_path / "old-run" / "metrics.jsonl").read_text() == "{}"
 
 
-def test_a_run_whose_successor_does_not_begin_stays_as_it_was(tmp_path, capsys):
-    before = contents(fill(tmp_path))
-    made = open_run(tmp_path, overwrite=True)
-    made.update(data={"training data": "3 rows"})
-    made.close(3, "a typo")
-    assert "unchanged" in capsys.readouterr().err and contents(tmp_path) == before
-
-
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("name", ["old-run/a", "evaluation/a", "config.resolved.yaml", "debug.log", "run_state.json"])
 def test_files_that_no_run_has_written_are_not_touched(tmp_path, name, overwrite):

@@ -32,7 +32,7 @@ from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder
 from grpo.engine.device.draw import SamplingParams
 from grpo.tools.arguments import checker, misfit
-from grpo.tools.environment import Environment, methods_of
+from grpo.tools.environment import methods_of
 from grpo.tools.functions import build_tools, find_tools, protocol_of
 from grpo.tools.protocol import Request
 from grpo.tools.template import TemplateProtocol
@@ -212,7 +212,6 @@ def test_several_calls_are_made_in_order_and_hidden_from_rewards(family):
     assert [call.query for call in completion.calls][:1] == ['{"a": 1, "b": 2}']
     text = protocol.encoder.decode(completion.ids)
     assert own_words(text, completion.calls).strip() == before.strip()
-    assert len(completion.drawn()) + sum(call.end - call.start for call in completion.calls) == len(completion.ids)
 
 
 def test_a_result_before_a_call_that_fails_is_recorded_as_data():
@@ -509,12 +508,6 @@ def test_tools_of_an_environment_are_the_methods_of_its_class():
     tools.close()
 
 
-def test_an_environment_without_an_object_needs_no_thread():
-    environment = Environment(Counter, {})
-    environment.close()
-    assert "line" not in vars(environment)
-
-
 def test_a_tool_and_a_method_of_one_name_are_refused():
     config = TrainConfig(environment="x:E", tools=("x:add",))
     objects = {"x:add": add, "x:E": type("E", (), {"add": add})}
@@ -652,8 +645,6 @@ def test_trls_examples_run_unchanged(calling, tmp_path, monkeypatch, tools, rewa
             assert (wanted if given else "Error: ").startswith(call["result"][:7])  # there may be little room
         if "environment_factory" in tools:
             assert set(row["rewards"].values()) == {float(counted)}, row["rewards"]
-    names = {name for row in rows for name in row["rewards"]}
-    assert ("Paying" in names) == (tools.get("environment_factory") is Paying)
 
 
 def test_the_environment_of_the_readme_runs(calling, tmp_path, monkeypatch):
