@@ -24,7 +24,7 @@ from grpo.config.load import load_config
 from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.device.peers import Peers
 from grpo.engine.device.quantised import FORMATS
-from grpo.engine.model.weight import Build, LoraSpec
+from grpo.engine.model.build import Build, LoraSpec
 from grpo.engine.model.weights import load_decoder
 from grpo.engine.parallel import shard
 from knowledge.build import build

@@ -10,7 +10,7 @@ from making import edit_json, from_transformers, hidden_states, load, randomise_
 from grpo.algorithm.schema import POLICY, REFERENCE
 from grpo.config.load import load_config
 from grpo.engine.model.adapter import load_adapter, save_adapter, trained_adapter
-from grpo.engine.model.weight import ALL_PROJECTIONS
+from grpo.engine.model.build import ALL_PROJECTIONS
 from grpo.policy import (
     choose_dtype,
     find_folders,
