@@ -492,7 +492,7 @@ def test_an_environment_that_cannot_begin_ends_its_completion_at_once(tmp_path, 
     monkeypatch.setattr(Counter, "failing", "reset")
     tools = counting()
     prompt = begun(tools)
-    ((one, other),) = Sampler(load(tmp_path), [], tools=tools).sample([prompt.ids], 2, SamplingParams(50), [7, 8])
+    ((one, other),) = sampled(load(tmp_path), [], tools, [prompt.ids], 2, SamplingParams(50), [7, 8])
     assert len(one.ids) == len(other.ids) == 1 and "reset fails" in one.failure
 
 
