@@ -488,7 +488,7 @@ def test_what_becomes_of_an_environment_that_fails(counting, method, monkeypatch
 
 
 def test_an_environment_that_cannot_begin_ends_its_completion_at_once(tmp_path, monkeypatch, counting):
-    write_typed_checkpoint(tmp_path, "qwen2.5")
+    write_typed_checkpoint(tmp_path, "qwen2.5", ())
     monkeypatch.setattr(Counter, "failing", "reset")
     tools = counting()
     prompt = begun(tools)
