@@ -13,12 +13,11 @@ from grpo.algorithm import variants
 from grpo.algorithm.interfaces import Settings
 from grpo.algorithm.schema import PackedBatch
 
+Loss = tuple[torch.Tensor, dict[str, torch.Tensor]]  # of a micro-batch, a scalar; and statistics of its tokens, [C]
 MAX_LOG_RATIO = 20.0  # nats; a larger one means no more than this, and its exp may overflow
 
 
-def policy_loss(
-    batch: PackedBatch, logp_C: torch.Tensor, settings: Settings
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def policy_loss(batch: PackedBatch, logp_C: torch.Tensor, settings: Settings) -> Loss:
     """Compute the loss of a micro-batch, a scalar to minimise.
 
     logp_C: log-probs under the policy being trained, in nats, with gradient. `batch` holds those under the policy that

@@ -234,17 +234,9 @@ class Completion:
     old_logps: list[float] = field(default_factory=list)  # under the policy that sampled; empty while that is trained
 
     @classmethod
-    def given(
-        cls,
-        ids: list[int],
-        finish_reason: FinishReason,
-        text: str = "",
-        advantage: float | None = None,
-        loss_weight: float = 0.0,
-    ) -> Completion:
-        """Make a completion that was not sampled, whose log-probs and cuts mean nothing."""
-        logps, cuts = [0.0] * len(ids), [NO_CUT] * len(ids)
-        return cls(ids, logps, cuts, finish_reason, text, advantage=advantage, loss_weight=loss_weight)
+    def given(cls, ids: list[int], finish_reason: FinishReason, text: str = "", **more: Any) -> Completion:
+        """Make a completion that was not sampled, whose log-probs and cuts mean nothing. more: its other fields."""
+        return cls(ids, [0.0] * len(ids), [NO_CUT] * len(ids), finish_reason, text, **more)
 
     def drawn(self) -> Sequence[int]:
         """Return the places of the tokens that were drawn: all but those that tools have given.

@@ -45,11 +45,8 @@ class UserError(Exception):
     """
 
     def __init__(self, what: str, why: str = "", fix: str = "", exit_code: int = CONFIG):
-        what, why, fix = map(redact, (what, why, fix))  # a traceback shows them, too
-        super().__init__(what)
-        self.what = what
-        self.why = why
-        self.fix = fix
+        self.what, self.why, self.fix = map(redact, (what, why, fix))  # a traceback shows them, too
+        super().__init__(self.what)
         self.exit_code = exit_code
 
     def __str__(self) -> str:

@@ -13,16 +13,15 @@ don't know", drawn at random. Then most groups hold both kinds, and GRPO finds o
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
+from functools import partial
 from math import ceil
 from pathlib import Path
 
-from grpo.algorithm.schema import Prompt, hash_seed
+from grpo.algorithm.schema import Prompt, completions_of
 from grpo.base.errors import PREFLIGHT, UserError
-from grpo.base.progress import counting
 from grpo.base.storage import write_lines
 from grpo.config.options import LoraKeys, ModelKeys, SftConfig, TrainConfig
-from grpo.data.messages import Message
 from grpo.data.prompts import ChatEncoder, make_prompts
 from grpo.data.questions import QuestionData, Questions
 from grpo.data.rows import Row
@@ -30,6 +29,7 @@ from grpo.data.worlds.kinds import DECLINED, SHARE_DECLINED
 from grpo.engine.device.distributed import choose_device
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.sampling.sampler import Sampler
+from grpo.evaluation.answers import generate_groups
 from grpo.policy import load_for_inference
 from knowledge.store.passages import sentences
 from rewards.format import TAGS
@@ -78,25 +78,17 @@ def write_examples(config: TrainConfig) -> None:
     limit = min(config.max_prompt_length, policy.model.config.max_positions - config.max_completion_length)
     rows, count = QuestionData(config).load(Questions.to_train(config))
     rows = random.Random(config.seed).sample(rows, min(len(rows), NUM_EXAMPLES))
-    prompts = make_prompts(rows, encoder, own_system_prompt(config), config.prompt_template, limit, count)
-    prompts *= ceil(NUM_EXAMPLES / len(prompts))
-    sampler = Sampler(policy.model, policy.eos_ids, MAX_SEQUENCES)
-
-    def answer(prompts: Sequence[Sequence[int]], max_tokens: int, temperature: float, what: str) -> list[str]:
-        seeds = [hash_seed(config.seed, number) for number in range(len(prompts))]
-        with counting(len(prompts), what, "answers") as add:
-            sampling = SamplingParams(max_tokens, temperature)
-            answers = sampler.sample(prompts, 1, sampling, seeds, lambda *finished: add(1))
-        return [policy.decode(completion.ids) for (completion,) in answers]
-
+    asked = make_prompts(rows, encoder, own_system_prompt(config), config.prompt_template, limit, count)
+    answer = partial(generate_groups, policy, Sampler(policy.model, policy.eos_ids, MAX_SEQUENCES), seed=config.seed)
     half = max(config.max_completion_length // 2, 1)  # of the tokens that an answer has; tags and answer take the rest
-    said = answer([prompt.ids for prompt in prompts], half, TEMPERATURE, "the model answers its questions")
-    thoughts = [complete_sentences(plain(text)) for text in said]
+    groups = answer(asked, n=ceil(NUM_EXAMPLES / len(asked)), sampling=SamplingParams(half, TEMPERATURE))
+    prompts = [group.prompt for group in groups for _ in group.completions]
+    thoughts = [complete_sentences(plain(completion.text)) for completion in completions_of(groups)]
     again = []
     for prompt, text in zip(prompts, thoughts, strict=True):
-        again.append([*prompt.ids, *encoder.after(prompt.text, text + STEM)])
-    said_shortly = answer(again, MAX_SHORT_TOKENS, 0.0, "and in a few words")
-    answers = [first_words(plain(text)) for text in said_shortly]
+        again.append(replace(prompt, ids=(*prompt.ids, *encoder.after(prompt.text, text + STEM))))
+    said_shortly = answer(again, n=1, sampling=SamplingParams(MAX_SHORT_TOKENS, temperature=0.0))
+    answers = [first_words(plain(completion.text)) for completion in completions_of(said_shortly)]
     examples = make_examples(config, rows, prompts, thoughts, answers)
     if not examples:
         raise UserError(
@@ -132,15 +124,9 @@ def make_examples(
         if thought and answer and not is_repetition:
             declines = can_decline and rng.random() < SHARE_DECLINED
             completion = in_form(config.reward_funcs, thought, DECLINED if declines else answer, rng)
-            messages = given(by_index[prompt.row], config.prompt_template)
+            messages = by_index[prompt.row].messages(config.prompt_template, None)
             examples.append({"prompt": messages, "completion": completion})
     return examples
-
-
-def given(row: Row, template: str) -> list[Message]:
-    """Return the messages that ask a question."""
-    question = template.replace("{question}", row.question)
-    return [*(row.before or ()), {"role": "user", "content": question}]
 
 
 def in_form(reward_funcs: Sequence[str], thought: str, answer: str, rng: random.Random) -> str:

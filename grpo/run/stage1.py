@@ -91,7 +91,7 @@ def origin_of(config: SftConfig) -> Json:
     base = [path for place in places if place for path in sorted(place.glob("*.*"))]
     base += [Path(config.chat_template)] if config.chat_template else []
     data = []
-    for source in find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir):
+    for source in find_sources(config):
         layout = dict(source.layout)
         data += [(hashlib.sha256(file.read_bytes()).hexdigest(), layout) for file in files_of(source.path)]
     left_out = {*keys_that("free"), *keys_that("local")} - LENGTH
