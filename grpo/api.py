@@ -159,9 +159,12 @@ def _train(named: dict[str, Any], keys: dict[str, Any]) -> Result:
     file = _beside(folder, ".config.yaml")
     taken = [path for path in map(Path, (*records, file)) if path.exists()]
     if taken and "output_dir" not in read_mapping(file):  # which each call writes
-        what = f"{taken[0]} is there already"
-        why = "no call of train() has written it"
-        raise UserError(what, why, "set another output_dir, or move it elsewhere", CONFIG)
+        raise UserError(
+            f"{taken[0]} is there already",
+            "no call of train() has written it",
+            "set another output_dir, or move it elsewhere",
+            CONFIG,
+        )
     objects = Objects(records, functions, tools, file, text)
     return Result(folder, *run_training(config, notices, objects))
 
@@ -175,9 +178,12 @@ def _settings(named: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
     for name, value in keys.items():
         own = TRL_NAMES.get(name, name)
         if own in settings:
-            parameter = PARAMETERS.get(own, own)
-            what = f"train() got {parameter} twice"
-            raise UserError(what, f"{name} is another name of it", "leave out one of them", CONFIG)
+            raise UserError(
+                f"train() got {PARAMETERS.get(own, own)} twice",
+                f"{name} is another name of it",
+                "leave out one of them",
+                CONFIG,
+            )
         settings[own] = value
     for name, value in settings.items():
         if is_dataclass(value) and hasattr(value, "to_dict"):

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from grpo.algorithm.credit import answer_start
 from grpo.algorithm.loss import Loss
@@ -30,11 +31,10 @@ from grpo.engine.model import memory
 from grpo.engine.model.weights import read_model_config
 from grpo.policy import find_folders, load_encoder
 from grpo.report.plot import draw_loss
-from grpo.run import form
 from grpo.run.diagnosis.record import METRICS_FILE, read_metrics
 from grpo.run.run import Run
 from grpo.run.run_dir import holds_a_run
-from grpo.run.stage1 import ORIGIN_FILE, final_of, is_done, load_stage1, origin_of, start_from
+from grpo.run.stage1 import ORIGIN_FILE, final_of, is_done, load_stage1, origin_of, start_from, write_examples
 from grpo.tools.tags import TagProtocol
 from grpo.trainer import Trainer, TrainingData, load_trained
 from rewards.prompts import tag_of
@@ -89,7 +89,7 @@ class Sft(Learner):
         self.step += 1
         return learned
 
-    def loss(self, batch: PackedBatch, logp_C: torch.Tensor, entropy_C: torch.Tensor, num_tokens: int) -> Loss:
+    def loss(self, batch: PackedBatch, logp_C: Tensor, entropy_C: Tensor, num_tokens: int) -> Loss:
         loss = -(batch.advantage_C * logp_C * batch.weight_C).sum()
         return loss, dict.fromkeys(("kl", "clipped_low", "clipped_high"), torch.zeros_like(loss))  # it has none of them
 
@@ -152,9 +152,12 @@ def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> t
         kept = [group for group in examples for answer in group.completions if answer.credited_from < len(answer.ids)]
         count.notes["answers left out, cut before their answer block"] += len(examples) - len(kept)
         if not kept:
-            what = "credit: answer leaves nothing to train"
-            fix = "raise max_length, or set credit: completion"
-            raise UserError(what, str(count), fix, PREFLIGHT)
+            raise UserError(
+                "credit: answer leaves nothing to train",
+                str(count),
+                "raise max_length, or set credit: completion",
+                PREFLIGHT,
+            )
         return kept, count
     return examples, count
 
@@ -175,7 +178,7 @@ def cold_start(run: Run[TrainConfig]) -> TrainConfig:
     started = time.monotonic()
     has_begun = run.ranks.of_first(lambda: holds_a_run(final.parent))
     if config.cold_start == FORM and run.ranks.is_main and not has_begun:
-        form.write_examples(config)
+        write_examples(config)
     run.ranks.barrier()
     sft(replace(stage1, resume_from_checkpoint=has_begun), notices, run.ranks)
     memory.release()  # its model and optimizer, before stage 2 plans with what is free

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 import torch
+from torch import Tensor
 
 from grpo.algorithm import variants
 from grpo.algorithm.advantages import set_advantages
@@ -54,7 +55,7 @@ class Learner:
 
     settings: Settings
     model: Model
-    logprobs: Callable[..., tuple[torch.Tensor, torch.Tensor]]
+    logprobs: Callable[..., tuple[Tensor, Tensor]]
     optimizer: Optimizer
     memory: Memory
     replicas: Peers
@@ -68,7 +69,7 @@ class Learner:
         """Make a step."""
         raise NotImplementedError
 
-    def loss(self, batch: PackedBatch, logp_C: torch.Tensor, entropy_C: torch.Tensor, num_tokens: int) -> Loss:
+    def loss(self, batch: PackedBatch, logp_C: Tensor, entropy_C: Tensor, num_tokens: int) -> Loss:
         """Compute the loss of a micro-batch, a scalar to minimise. num_tokens: that count in the complete step."""
         raise NotImplementedError
 
@@ -80,7 +81,7 @@ class Learner:
         split = split_into_micro_batches(groups, max_tokens or self.memory.budget.tokens)
         return [pack_batch(one, number, device=self.device, dtype=self.loss_dtype) for number, one in enumerate(split)]
 
-    def policy_logprobs(self, batch: PackedTokens) -> tuple[torch.Tensor, torch.Tensor]:
+    def policy_logprobs(self, batch: PackedTokens) -> tuple[Tensor, Tensor]:
         """Compute log-prob and entropy of every trained token under the policy, [C] each (Eq. 3).
 
         With dropout, every pass over a batch has the same masks, so that the ratio measures the policy's change alone.
@@ -92,7 +93,7 @@ class Learner:
         return self.logprobs(self.model, batch, mode, temperature, chunk, trains_entropy)  # Eq. 3
 
     @torch.enable_grad()  # whatever a user's reward has left behind
-    def add_gradient(self, learned: Learned) -> list[tuple[PackedBatch, torch.Tensor]]:
+    def add_gradient(self, learned: Learned) -> list[tuple[PackedBatch, Tensor]]:
         """Add the gradient of the step, one micro-batch after the other. Return them with their log-probs, [C].
 
         After a try that ran out of memory it begins anew, with smaller micro-batches.
@@ -105,7 +106,7 @@ class Learner:
         learned.micro_batches = len(batches)
         return passes
 
-    def train_batch(self, batch: PackedBatch, meter: TokenMeter, num_tokens: int = 1) -> torch.Tensor:
+    def train_batch(self, batch: PackedBatch, meter: TokenMeter, num_tokens: int = 1) -> Tensor:
         """Add the gradient of a micro-batch; return its log-probs, [C]. num_tokens: that count in the complete step."""
         logp_C, entropy_C = self.policy_logprobs(batch)  # Eq. 3
         loss, stats = self.loss(batch, logp_C, entropy_C, num_tokens)
@@ -144,7 +145,7 @@ class Grpo(Learner):
         """Generate the answers of one step, and train on them."""
         settings = self.settings
         groups, generated = self.rollout.sample(self.step)  # G completions per prompt; grading starts as each ends
-        totals = set_loss_weights(groups, settings, self.replicas)  # Eq. 8, over the complete step and all replicas
+        num_completions, num_tokens = set_loss_weights(groups, settings, self.replicas)  # Eq. 8, over all replicas
         self.memory.run(self.add_reference, groups)  # Eq. 3, while rewards are pending
 
         self.rollout.wait(groups)  # until every answer is graded; a reward of None: it could not be
@@ -154,18 +155,18 @@ class Grpo(Learner):
         set_advantages(groups, rewards, settings.scale_rewards, self.replicas)  # Eq. 1, 2
         set_trained(groups, settings)  # what has no gradient is not computed; with a KL term every token has one
 
-        learned = Learned(groups, generated, totals.tokens, shift)
+        learned = Learned(groups, generated, num_tokens, shift)
         for iteration in range(settings.num_iterations):
             passes = self.memory.run(self.add_gradient, learned)
             if iteration == 0 and settings.num_iterations > 1:  # until now the policy is the one that sampled
                 for batch, logp_C in passes:
                     for completion, logps in batch.of_each(logp_C):
                         completion.old_logps = logps
-            self.update(learned, iteration, is_empty=totals.completions == 0)
+            self.update(learned, iteration, is_empty=num_completions == 0)
         self.step += 1
         return learned
 
-    def loss(self, batch: PackedBatch, logp_C: torch.Tensor, entropy_C: torch.Tensor, num_tokens: int) -> Loss:
+    def loss(self, batch: PackedBatch, logp_C: Tensor, entropy_C: Tensor, num_tokens: int) -> Loss:
         loss, stats = policy_loss(batch, logp_C, self.settings)  # Eq. 4 to 7, 9 to 11, 21
         if self.settings.entropy_coef:
             loss = loss - variants.entropy_bonus(entropy_C, self.settings.entropy_coef, num_tokens)  # Eq. 22

@@ -129,8 +129,12 @@ def as_user_error(error: BaseException) -> UserError:
         return error
     what = f"{type(error).__name__}: {error}".strip()
     if is_storage_error(error):
-        fix = "free some space; continue a run with resume_from_checkpoint=true"
-        return UserError("cannot write to the disk", what, fix, STORAGE)
+        return UserError(
+            "cannot write to the disk",
+            what,
+            "free some space; continue a run with resume_from_checkpoint=true",
+            STORAGE,
+        )
     if is_out_of_memory(error):
         return UserError(
             "out of memory",

@@ -216,8 +216,9 @@ class Reader:
             self._set(entry, ours, value)
         elif refused := find_match(REFUSED, name):
             if word and word not in HARMLESS.get(refused, NEUTRAL).split():
-                problem = f"{name}: {entry.value} is not available here: {REFUSED[refused]}"
-                self.problems.append(f"{entry.where}: {problem}")
+                self.problems.append(
+                    f"{entry.where}: {name}: {entry.value} is not available here: {REFUSED[refused]}"
+                )
         elif ignored := find_match(IGNORED, name):
             self._note_unused(IGNORED[ignored], name, entry)
         elif name not in SWITCH_NAMES and not (name in SECTIONS and entry.value is None):  # `bf16: false` says nothing

@@ -59,12 +59,12 @@ def as_written(node: yaml.Node, is_typed: bool = False) -> Any:
     YAMLError if it has a tag that would run something or is unknown, or a key twice, of which YAML would take the last.
     """
     if node.tag not in yaml.SafeLoader.yaml_constructors:
-        raise yaml.constructor.ConstructorError(None, None, f"there is no tag {node.tag}", node.start_mark)
+        raise yaml.MarkedYAMLError(None, None, f"there is no tag {node.tag}", node.start_mark)
     if isinstance(node, yaml.MappingNode):
         values: Values = {}
         for key, value in node.value:
             if key.value in values:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value} is there twice", node.start_mark)
+                raise yaml.MarkedYAMLError(None, None, f"{key.value} is there twice", node.start_mark)
             values[key.value] = as_written(value, is_typed=True)
         return values
     if isinstance(node, yaml.SequenceNode):

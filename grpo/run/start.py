@@ -157,17 +157,24 @@ def _check_inputs_stay(config: AnyConfig, folder: Path) -> None:
         parts = given.relative_to(folder).parts if given.is_relative_to(folder) else (".",)
         is_overwritten = config.overwrite_output_dir and parts and parts[0].startswith((*POLICIES, "checkpoint-"))
         if not parts or is_overwritten:
-            what = f"the output directory {folder} holds what the run reads"
-            why = f"{key} is {given}"
-            raise UserError(what, why, "set another output_dir", CONFIG)
+            raise UserError(
+                f"the output directory {folder} holds what the run reads",
+                f"{key} is {given}",
+                "set another output_dir",
+                CONFIG,
+            )
 
 
 def _writable(folder: Path, what: str, fix: str) -> Path:
     """Return the part of a folder's path that exists; UserError (exit 6) if nothing can be written there."""
     existing = existing_part(folder)
     if not existing.is_dir() or not os.access(existing, os.W_OK):
-        why = f"{existing} is {'not writable' if existing.is_dir() else 'not a folder'}"
-        raise UserError(f"cannot use {what}", why, fix, STORAGE)
+        raise UserError(
+            f"cannot use {what}",
+            f"{existing} is {'not writable' if existing.is_dir() else 'not a folder'}",
+            fix,
+            STORAGE,
+        )
     return existing
 
 
