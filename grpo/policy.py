@@ -88,9 +88,7 @@ class Policy:
 
 
 @loading()
-def load_policy(
-    config: AnyConfig, device: torch.device, train_weights: bool = True, shard: Shard = ALONE
-) -> Policy:
+def load_policy(config: AnyConfig, device: torch.device, train_weights: bool = True, shard: Shard = ALONE) -> Policy:
     """Load the policy at step 0, with a new adapter.
 
     With lora_r 0 there is no adapter: all weights are trained, or none if `train_weights` is False. A model path with

@@ -216,9 +216,7 @@ class Reader:
             self._set(entry, ours, value)
         elif refused := find_match(REFUSED, name):
             if word and word not in HARMLESS.get(refused, NEUTRAL).split():
-                self.problems.append(
-                    f"{entry.where}: {name}: {entry.value} is not available here: {REFUSED[refused]}"
-                )
+                self.problems.append(f"{entry.where}: {name}: {entry.value} is not available here: {REFUSED[refused]}")
         elif ignored := find_match(IGNORED, name):
             self._note_unused(IGNORED[ignored], name, entry)
         elif name not in SWITCH_NAMES and not (name in SECTIONS and entry.value is None):  # `bf16: false` says nothing
@@ -253,7 +251,7 @@ class Reader:
             self.problems.append(f"{entry.where}: {entry.name}: {error}{advice}")
             self.doubtful.add(name)
             return
-        if OPTION.fullmatch(entry.name):  # one of them; the others stay
+        if value is not None and OPTION.fullmatch(entry.name):  # one of them; the others stay
             self.values[OPTIONS] = {**(self.values.get(OPTIONS) or {}), **value}
             return
         before = self.set_by.get(name)

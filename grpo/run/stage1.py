@@ -148,7 +148,7 @@ def start_from(stage1: SftConfig, config: TrainConfig) -> TrainConfig:
     return replace(config, model_name_or_path=str(final_of(stage1)), adapter_name_or_path=None, cold_start=None)
 
 
-# --- the form ----------------------------------------------------------------------------------------------------------
+# --- the form ----------------------------------------------------------------------------------------------------
 
 
 def form_stage1(config: TrainConfig) -> SftConfig:
