@@ -61,8 +61,7 @@ class ConversationFile:
             messages = []
             for turn in turns:
                 role = turn[tags["role_tag"]]
-                content = turn[tags["content_tag"]]
-                messages.append(turn | {"from": roles.get(role, role), "value": content})
+                messages.append(turn | {"from": roles.get(role, role), "value": turn[tags["content_tag"]]})
         return record | {"conversations": messages, "system": record.get(columns.get("system"))}
 
 
@@ -77,8 +76,11 @@ def find_sources(config: SftConfig) -> list[ConversationFile]:
     registry = _read_registry(path) if folder or path.is_file() else {}
     names = [part.strip() for part in name.split(",")]
     if Path(name).exists() or (folder is None and not set(names) & set(registry)):
-        hint = "; a name in dataset_info.json needs its folder as dataset_dir"
-        return [ConversationFile(fetch_data(name, config.dataset_split, hint))]
+        return [
+            ConversationFile(
+                fetch_data(name, config.dataset_split, "; a name in dataset_info.json needs its folder as dataset_dir")
+            )
+        ]
     missing = [part for part in names if part not in registry]
     if missing:
         raise UserError(
