@@ -58,11 +58,6 @@ DAMAGED = b"""
 null
 7
 {"before": {"": {"accuracy": 0.3}}}
-{"data": "one", "step": 0, "after": null, "before": null}
-{"data": "one", "step": 0, "after": null, "before": {"": 3}}
-{"data": "one", "step": 0, "after": null, "before": {"": {"accuracy": "a"}}}
-{"data": "one", "step": 0, "after": null, "before": {"known": {"accuracy": 0.3}}}
-{"data": "one", "step": "x", "after": null, "before": {"": {"accuracy": 0.3}}}
 """
 
 

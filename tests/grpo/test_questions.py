@@ -250,6 +250,6 @@ def test_the_longest_sequence_may_be_a_held_out_prompt(data, policy, tmp_path):
 
 def test_a_column_is_there_if_any_row_fills_it():
     rows = [Row(0, "q", {"answer": None}), Row(1, "q", {"answer": "2", "title": None})]
-    assert check_columns("exact", ("answer",), rows, "d") == ["answer"]
+    check_columns("exact", ("answer",), rows, "d")
     refused(lambda: check_columns("factuality", ("answer", "title"), rows, "d"), "needs the column title")
-    assert check_columns("exact", ("answer",), [Row(0, "q", {"answer": None, "unanswerable": True})], "d") == []
+    check_columns("exact", ("answer",), [Row(0, "q", {"answer": None, "unanswerable": True})], "d")

@@ -17,7 +17,7 @@ from grpo.data.worlds.facts import make_facts
 from grpo.data.worlds.kinds import NOTHING_FOUND
 from grpo.data.worlds.people import LIBRARY, make_people
 from grpo.evaluate import main
-from grpo.evaluation.searching import searching
+from grpo.evaluation.measures import searching
 from grpo.generate import main as chat
 from grpo.run.case import Case
 from grpo.run.start import tools

@@ -12,7 +12,7 @@ ATLAS = read_facts("atlas")
 
 
 def test_every_subject_is_asked_about_once_no_country_is_worth_guessing_and_no_capital_is_among_the_cities():
-    assert len(FACTS) > 700 and len({fact.question for fact in FACTS}) == len(FACTS)
+    assert len(FACTS) > 700 and len({fact.form("question") for fact in FACTS}) == len(FACTS)
     assert len({fold(fact.title) for fact in FACTS}) == len(FACTS)  # no city is a country or an element
     countries = Counter(fact.answers[0] for fact in FACTS if fact.familiarity.startswith(("city", "town")))
     assert max(countries.values()) <= 8
@@ -60,11 +60,11 @@ def test_a_country_is_asked_about_completely_or_held_out_completely():
 
 def test_a_cold_start_recalls_some_facts_about_the_country_as_the_model_says_them():
     said = [f"word{number}" for number in range(len(ATLAS))]
-    stated = {fact.sentence(word): fact for fact, word in zip(ATLAS, said, strict=True)}
+    stated = {fact.form("sentence", word): fact for fact, word in zip(ATLAS, said, strict=True)}
     counts, kinds = Counter(), Counter()
     for fact, (question, text) in zip(ATLAS, conversations(ATLAS, said, 3), strict=True):
         recalled = re.findall(r"(?:The|A) .*?\.(?= |<)", text)
-        assert question == fact.question and {stated[sentence].title for sentence in recalled} == {fact.title}
+        assert question == fact.form("question") and {stated[sentence].title for sentence in recalled} == {fact.title}
         assert stated[recalled[0]] == fact and len(set(recalled)) == len(recalled)
         counts[len(recalled)] += 1
         kinds.update(stated[sentence].familiarity for sentence in recalled)
