@@ -9,12 +9,8 @@ from pathlib import Path
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.storage import Json, read_json
-<<<<<<< HEAD
 from grpo.config.options import SftConfig
-from grpo.data.files import BadRows, noting, read_records, shown
-=======
 from grpo.data.files import BadRows, noting, read_records
->>>>>>> main
 from grpo.data.hub import fetch_data
 
 REGISTRY_FILE = "dataset_info.json"
@@ -77,16 +73,8 @@ def find_sources(config: SftConfig) -> list[ConversationFile]:
     registry = _read_registry(path) if folder or path.is_file() else {}
     names = [part.strip() for part in name.split(",")]
     if Path(name).exists() or (folder is None and not set(names) & set(registry)):
-<<<<<<< HEAD
-        return [
-            ConversationFile(
-                fetch_data(name, config.dataset_split, "; a name in dataset_info.json needs its folder as dataset_dir")
-            )
-        ]
-=======
-        path = fetch_data(name, split, "; a name in dataset_info.json needs its folder as dataset_dir")
+        path = fetch_data(name, config.dataset_split, "; a name in dataset_info.json needs its folder as dataset_dir")
         return [ConversationFile(path, {})]
->>>>>>> main
     missing = [part for part in names if part not in registry]
     if missing:
         raise UserError(
