@@ -119,22 +119,11 @@ def test_an_adapter_as_the_installed_peft_configures_it_is_plain(tmp_path, start
 
 
 A, B = torch.ones(4, 32), torch.ones(32, 4)
-NO_PAIRS = {
-    "no rank": {"A": A[:0], "B": B[:, :0]},
-    "two ranks": {"A": A, "B": B[:, :3]},
-    "no matrices": {"A": A[0], "B": B[0]},
-    "NaN": {"A": A * torch.nan, "B": B},
-    "infinite": {"A": A, "B": B * torch.inf},
-    "half": {"A": A},
-    "nothing": {},
-    "another": {"A": A, "B": B, "magnitude_vector": B[0]},
-}
-
-
-@pytest.mark.parametrize("name", NO_PAIRS)
-def test_tensors_that_are_no_pairs_of_finite_numbers_are_refused(tmp_path, name):
+@pytest.mark.parametrize("tensors", ["", *(tensors for (tensors,) in cases(__file__, "no pairs"))])
+def test_tensors_that_are_no_pairs_of_finite_numbers_are_refused(tmp_path, tensors):
     save_adapter(make({Q: 4}), tmp_path)
-    found = {f"base_model.model.{Q}.lora_{half}.weight": tensor.clone() for half, tensor in NO_PAIRS[name].items()}
+    halves = zip(("lora_A", "lora_B", "lora_magnitude_vector"), eval(f"[{tensors}]"), strict=False)
+    found = {f"base_model.model.{Q}.{half}.weight": tensor.clone() for half, tensor in halves}
     save_file(found, tmp_path / "adapter_model.safetensors")
     refused(lambda: load_adapter(tmp_path), "no pairs lora_A, lora_B")
 

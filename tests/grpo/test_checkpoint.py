@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from making import refused
+from making import edit_json, refused
 
 from grpo.base import folders
-from grpo.base.storage import read_json, write_json
 from grpo.run import checkpoint
 
 
@@ -132,16 +131,7 @@ def test_what_retention_removes_loses_its_manifest_first(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "keep, newest, left",
-    [
-        (1, None, [30]),
-        (2, None, [30, 20]),
-        (3, None, [30, 20, 9]),
-        (0, None, [30, 20, 9, 1]),
-        (1, 20, [30, 20]),
-        (2, 20, [30, 20, 9]),
-        (1, 9, [30, 20, 9]),
-        (2, 15, [30, 20, 9, 1]),
-    ],
+    [(1, None, "30"), (0, None, "30 20 9 1"), (1, 20, "30 20"), (2, 20, "30 20 9"), (2, 15, "30 20 9 1")],
 )
 def test_retention_counts_from_the_newest_that_is_valid(tmp_path, keep, newest, left):
     """Later ones are damaged and do not count; they are left alone."""
@@ -150,18 +140,15 @@ def test_retention_counts_from_the_newest_that_is_valid(tmp_path, keep, newest, 
     (tmp_path / "checkpoint-x").mkdir()
     (tmp_path / "checkpoint-7").write_text("a file")
     checkpoint.remove_old(tmp_path, keep, newest)
-    assert list(problems(tmp_path)) == [f"checkpoint-{step}" for step in left]
+    assert list(problems(tmp_path)) == [f"checkpoint-{step}" for step in left.split()]
     assert (tmp_path / "checkpoint-x").exists() and (tmp_path / "checkpoint-7").exists()
 
 
-@pytest.mark.parametrize("version", [checkpoint.FORMAT - 1, checkpoint.FORMAT + 1, str(checkpoint.FORMAT), None])
+@pytest.mark.parametrize("version", [checkpoint.FORMAT - 1, str(checkpoint.FORMAT), None])
 def test_a_checkpoint_of_another_format_is_refused_by_its_number(tmp_path, version):
     folder = write(tmp_path, 1)
-    manifest = folder / checkpoint.MANIFEST_FILE
-    write_json(manifest, read_json(manifest) | {"format": version})
+    edit_json(folder / checkpoint.MANIFEST_FILE, format=version)
     assert checkpoint.problem_with(folder) == f"its format is {version}, this program reads {checkpoint.FORMAT}"
-    write_json(manifest, read_json(manifest) | {"format": checkpoint.FORMAT})
-    assert checkpoint.problem_with(folder) == ""
 
 
 def test_a_link_is_no_file_of_a_checkpoint(tmp_path):

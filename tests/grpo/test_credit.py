@@ -204,17 +204,6 @@ RIGHT, WRONG = block(TRUE, FALSE, OPEN, answer="Velda"), block(FALSE, TRUE, OPEN
 REFUSED, BARE = block(FALSE, answer="I don't know"), "Mira Tolan was born in Velda."
 
 
-def advantage_of(completion, tokenizer, part):
-    """The advantages of the tokens of a part of the text."""
-    text, start = "", completion.text.index(part)
-    found = set()
-    for place, advantage in enumerate(completion.token_advantages()):
-        before, text = text, text_of(tokenizer)(completion.ids[: place + 1])
-        if start < len(text) and len(before) < start + len(part):
-            found.add(advantage)
-    return found
-
-
 @pytest.mark.parametrize(
     "keys",
     [
@@ -228,16 +217,12 @@ def advantage_of(completion, tokenizer, part):
     ids=str,
 )
 def test_a_false_step_of_a_right_answer_and_a_true_step_of_a_wrong_one_are_told_apart(base, tokenizer, keys):
+    """No verdict is about the rest. Without a think block, all of the text is checked."""
     right, wrong, refused, bare = graded(base, tokenizer, *keys).completions
     assert right.advantage > 0 > wrong.advantage and bare.advantage < 0
-    assert advantage_of(refused, tokenizer, FALSE) == {-abs(refused.advantage)}
-    for completion in (right, wrong):
-        assert advantage_of(completion, tokenizer, TRUE) == {abs(completion.advantage)}
-        assert advantage_of(completion, tokenizer, FALSE) == {-abs(completion.advantage)}
-        for part in ("<think>", OPEN, "</think>", "<answer>"):  # no verdict is about them
-            assert advantage_of(completion, tokenizer, part) == {completion.advantage}, part
-        assert completion.token_advantages()[-1] == completion.advantage  # the end token
-    assert [sentence.text for sentence in bare.sentences] == [BARE]  # without a think block, all of the text is checked
+    judged = {TRUE: True, FALSE: False, BARE: True}
+    for completion, said in ((right, [TRUE, FALSE]), (wrong, [FALSE, TRUE]), (refused, [FALSE]), (bare, [BARE])):
+        assert [(sentence.text, sentence.is_true) for sentence in completion.sentences] == [(s, judged[s]) for s in said]
     assert bare.token_advantages()[:-1] == [-bare.advantage] * (len(bare.ids) - 1)
 
 

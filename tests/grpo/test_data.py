@@ -79,8 +79,6 @@ def test_fingerprint_sees_content_and_order(tmp_path):
     assert found[0] == found[1] and len(set(found)) == 3
 
 
-def test_real_question_files():
-    rows = read_rows(real_data("gsm8k/test.jsonl"))
-    assert len(rows) == 1319 and all("####" in row.columns["answer"] for row in rows)
+def test_real_questions_have_titles_and_answers():
     rows = read_rows(real_data("knowrl/knowrl_RLdata.json"))
     assert len(rows) == 3177 and all(row.columns["title"] and row.columns["answer"] for row in rows)
