@@ -277,13 +277,6 @@ def test_values_take_the_type_of_their_key(text, hint, value):
         assert read == ast.literal_eval(value) and type(read) is type(ast.literal_eval(value))
 
 
-def test_lists_and_mappings_are_no_single_values():
-    assert coerce(["1", "2.5"], tuple[float, ...]) == (1.0, 2.5)
-    for value, hint in (([["1"]], str), (["1"], int), ({}, str)):
-        with pytest.raises(ValueError, match="wants"):
-            coerce(value, hint)
-
-
 def test_a_config_sets_only_what_differs_from_its_base(tmp_path):
     """The last one wins: base of the base, base, file, command line. The path is relative to the file that names it."""
     (tmp_path / "shared").mkdir()

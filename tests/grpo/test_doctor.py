@@ -53,8 +53,6 @@ def test_a_healthy_config(config, capsys, tmp_path):
     assert seen.code == 0 and all(finding["ok"] for finding in seen.findings) and not seen.stderr
     names = "config machine output trackers data model tokenizer math prompts prompt memory weights audit sample steps"
     assert list(seen.text) == f"{names} time cost".split()
-    assert "dishonest answers to 1 rows; paid: none" in seen.text["audit"]
-    assert "4 prompts" in seen.text["prompts"] and "GB" in seen.text["memory"]
     assert sorted(tmp_path.rglob("*")) == before
     assert main([str(config)]) == 0
     assert capsys.readouterr().out.count("ok    ") == 17
@@ -113,8 +111,6 @@ def test_it_says_where_a_run_goes_on_and_what_keeps_it_from_that(config, capsys)
     assert seen.code == 0 and "resumes from" in seen.text["resume"] and "checkpoint-1" in seen.text["resume"]
     seen = examine(capsys, config, *keys, "max_completion_length=8")
     assert seen.code == CONFIG and "max_completion_length: 16 -> 8" in seen.text["resume"]
-    seen = examine(capsys, config, "resume_from_checkpoint=nowhere", "report_to=none")
-    assert seen.failed == ["output", "resume"] and "nowhere is not a valid checkpoint" in seen.text["resume"]
 
 
 def test_it_warns_of_a_dtype_that_this_cpu_emulates_as_a_run_does(config, capsys, monkeypatch):

@@ -91,8 +91,9 @@ def test_the_rewards_of_a_run_keep_their_weights(trained):
 
 def test_what_is_typed_wins_over_the_run(capsys, trained):
     typed = ["--reward", "format", "eval_max_samples=2", "system_prompt=null", "--output", "o.json"]
-    found, _ = run(capsys, trained, *typed)
+    found, text = run(capsys, trained, *typed)
     assert found["num_questions"] == 2 and found["accuracy"] is None and found["reward"] == -1
+    assert "no reward could tell right from wrong" in text
     assert not any("Brief." in record["prompt"] for record in read_lines(Path("o.jsonl")))
 
 
@@ -103,12 +104,6 @@ def test_a_run_asks_other_questions_in_its_own_way(capsys, trained):
     (record,) = read_lines(Path("o.jsonl"))
     assert "parts" not in found and found["accuracy"] == 0  # the parts are of a column that is not there
     assert record["question"] == "x?" and "Brief." in record["prompt"] and "exact" in record["rewards"]
-
-
-def test_a_reward_that_cannot_tell_right_from_wrong_has_no_accuracy(capsys, chat_checkpoint):
-    found, text = ask(capsys, chat_checkpoint, "--reward", "format")
-    assert found["accuracy"] is None and found["unscored_frac"] == 0
-    assert "\n  right" not in text and "no reward could tell right from wrong" in text
 
 
 @pytest.mark.parametrize("name, reward, prompted", cases(__file__, "benchmarks"))
@@ -122,12 +117,10 @@ def test_a_benchmark_brings_its_reward_and_its_prompt(capsys, chat_checkpoint, n
     assert "cut at max_completion_length=6" in text
 
 
-def test_the_reward_math_asks_for_a_box_or_says_that_nothing_does(capsys, chat_checkpoint):
-    asked = [chat_checkpoint, "--reward", "math", "--output", "o.json"]
-    _, text = ask(capsys, *asked)
-    assert "within \\boxed{}" in read_lines(Path("o.jsonl"))[0]["prompt"] and "no prompt asks for" not in text
-    _, text = ask(capsys, *asked, "prompt_template=Now {question}")
-    assert "Now What is 0 + 1?" in read_lines(Path("o.jsonl"))[0]["prompt"] and "no prompt asks for" in text
+@pytest.mark.parametrize("key, is_noted", [("seed=1", False), ("prompt_template=Now {question}", True)])
+def test_it_is_said_if_no_prompt_asks_for_a_box(capsys, chat_checkpoint, key, is_noted):
+    _, text = ask(capsys, chat_checkpoint, "--reward", "math", key)
+    assert ("no prompt asks for" in text) == is_noted
 
 
 def test_the_answers_of_two_evaluations_are_compared(capsys, chat_checkpoint, trained):
@@ -177,14 +170,7 @@ def test_simple_qa_by_a_judge(capsys, chat_checkpoint, monkeypatch):
     assert not Path("ungraded.jsonl").exists()
 
 
-def test_what_a_judge_leaves_ungraded_is_kept(capsys, chat_checkpoint, monkeypatch):
-    found, text = ask_a_judge(capsys, chat_checkpoint, monkeypatch, *[says("A")] * 3, default=says("no grade"))
-    assert found["unscored_frac"] == pytest.approx(4 / 6) and found["accuracy"] == 1.0
-    assert "no usable answer about 4 answers" in text and "66.7% of the answers could not be scored" in text
-    records = read_lines(Path("ungraded.jsonl"))
-    assert [record["answer"] for record in records] == ["Ada Moor"] * 4
-    assert all(record["prompt"].endswith("<|im_start|>assistant\n") for record in records)  # what the rewards have seen
-    Path("ungraded.jsonl").unlink()
+def test_what_a_judge_that_fails_leaves_ungraded_is_kept(capsys, chat_checkpoint, monkeypatch):
     rejects = says("A"), says("A")
     error = refused(
         lambda: ask_a_judge(capsys, chat_checkpoint, monkeypatch, *rejects, default=fails(401)), exit_code=4
@@ -195,9 +181,13 @@ def test_what_a_judge_leaves_ungraded_is_kept(capsys, chat_checkpoint, monkeypat
 
 def test_what_one_of_two_rewards_leaves_ungraded_is_kept(capsys, chat_checkpoint, monkeypatch):
     more = ["--reward", "[simpleqa,format]"]
-    _, text = ask_a_judge(capsys, chat_checkpoint, monkeypatch, *[says("A")] * 3, default=says("no grade"), more=more)
+    found, text = ask_a_judge(
+        capsys, chat_checkpoint, monkeypatch, *[says("A")] * 3, default=says("no grade"), more=more
+    )
     assert "no usable answer about 4 answers" in text and "--reward simpleqa,format ungraded.jsonl" in text
-    assert len(read_lines(Path("ungraded.jsonl"))) == 4
+    assert found["unscored_frac"] == pytest.approx(4 / 6) and found["accuracy"] == 1.0
+    records = read_lines(Path("ungraded.jsonl"))
+    assert len(records) == 4 and all(record["prompt"].endswith("<|im_start|>assistant\n") for record in records)
 
 
 def test_services_are_asked_before_anything_is_loaded(capsys, chat_checkpoint, monkeypatch):

@@ -109,25 +109,20 @@ def test_a_folder_without_a_run_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "host, is_gone, words",
+    "state, words",
     [
-        (None, True, "was killed after step 40: process"),
-        (None, False, "has not ended"),
-        ("elsewhere", True, "has not ended"),
+        ({}, "was killed after step 40: process"),
+        ({"pid": os.getpid()}, "has not ended"),
+        ({"host": "elsewhere"}, "has not ended"),
+        *(({"pid": wild}, "has not ended") for wild in (None, -1, "7", 2**70)),
     ],
+    ids=range(7),
 )
-def test_a_run_whose_process_is_gone_was_killed(tmp_path, host, is_gone, words):
+def test_a_run_whose_process_is_gone_was_killed(tmp_path, state, words):
     """On this machine; of another one nothing is known."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    pid = process.pid if is_gone else os.getpid()
-    run, host = write_run(tmp_path), host or socket.gethostname()
-    write_json(run / "run_state.json", {"status": "running", "step": 40, "pid": pid, "host": host})
-    assert words in sentences(run)[0]
-
-
-def test_a_wild_pid_says_nothing(tmp_path):
     run = write_run(tmp_path)
-    for pid in (None, -1, 0, "7", 2**70, 1.5, True):
-        write_json(run / "run_state.json", {"pid": pid, "host": socket.gethostname()})
-        assert "has not ended" in sentences(run)[0], pid
+    known = {"status": "running", "step": 40, "pid": process.pid, "host": socket.gethostname()}
+    write_json(run / "run_state.json", known | state)
+    assert words in sentences(run)[0]
