@@ -15,8 +15,10 @@ from making import (
     GROUPS,
     TEMPLATE,
     error_of_gradients,
+    from_transformers,
     groups_of,
     kept_by_autograd,
+    logits_of,
     randomise_adapter,
     refused,
     scored,
@@ -249,15 +251,10 @@ def test_a_run_resumes_bit_for_bit_and_its_exports_are_read_by_others(tmp_path, 
     export(final, tmp_path / "merged", True, "float32")
     export(final, tmp_path / "adapter", False)
     ids = torch.tensor([[5, 6, 7, 8, 9]])
-    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
-    base = AutoModelForCausalLM.from_pretrained(chat_phi3, dtype=torch.float32)
-    theirs = peft.PeftModel.from_pretrained(base, tmp_path / "adapter")
-    policy = load_for_inference(TrainConfig(model_name_or_path=str(final)), CPU)
-    attend = packed_attention(policy.model, Layout.of((5, ())))
-    with torch.no_grad():
-        ours = policy.model.logits(policy.model(ids[0], torch.arange(5), attend), policy.model.head())
-        for model in (merged, theirs):
-            assert (model(ids).logits[0] - ours).abs().max() <= 1e-5
+    theirs = peft.PeftModel.from_pretrained(from_transformers(chat_phi3), tmp_path / "adapter")
+    ours = logits_of(load_for_inference(TrainConfig(model_name_or_path=str(final)), CPU).model, ids[0])
+    for model in (from_transformers(tmp_path / "merged"), theirs):
+        assert (model(ids).logits[0] - ours).abs().max() <= 1e-5
 
 
 REFUSED = {

@@ -207,18 +207,17 @@ REFUSED, BARE = block(FALSE, answer="I don't know"), "Mira Tolan was born in Vel
 @pytest.mark.parametrize(
     "keys",
     [
-        [],
-        ["scale_rewards=batch"],
-        ["scale_rewards=none"],
-        ["multi_objective_aggregation=normalize_then_sum"],
-        ["multi_objective_aggregation=normalize_then_sum", "reward_weights=[1, 0.5]"],
-        ["reward_funcs=[binary_rar, correctness]", "reward_weights=[0, 1]"],
+        "",
+        "scale_rewards=batch",
+        "scale_rewards=none",
+        "multi_objective_aggregation=normalize_then_sum",
+        "multi_objective_aggregation=normalize_then_sum reward_weights=[1,0.5]",
+        "reward_funcs=[binary_rar,correctness] reward_weights=[0,1]",
     ],
-    ids=str,
 )
 def test_a_false_step_of_a_right_answer_and_a_true_step_of_a_wrong_one_are_told_apart(base, tokenizer, keys):
     """No verdict is about the rest. Without a think block, all of the text is checked."""
-    right, wrong, refused, bare = graded(base, tokenizer, *keys).completions
+    right, wrong, refused, bare = graded(base, tokenizer, *keys.split()).completions
     assert right.advantage > 0 > wrong.advantage and bare.advantage < 0
     judged = {TRUE: True, FALSE: False, BARE: True}
     for completion, said in ((right, [TRUE, FALSE]), (wrong, [FALSE, TRUE]), (refused, [FALSE]), (bare, [BARE])):
@@ -263,7 +262,7 @@ def test_the_row_and_the_metrics_of_a_completion_say_what_each_sentence_got(base
     rows = completion_record(group.prompt, right)["sentences"]
     assert [(row["sentence"], row["is_true"]) for row in rows] == [(TRUE, True), (FALSE, False)]
     assert [row["advantage"] for row in rows] == [right.advantage, -right.advantage]
-    assert text_of(tokenizer)(right.ids[slice(*rows[1]["tokens"])]).strip() == FALSE
+    assert rows[1]["tokens"] == [right.sentences[1].start, right.sentences[1].end]
     found = credit_metrics([group])
     judged = sum(s.end - s.start for c in group.completions for s in c.sentences)
     changed = [a != c.advantage for c in group.completions for a in c.token_advantages()]

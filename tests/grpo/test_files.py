@@ -132,21 +132,15 @@ def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
 # --- folders and hub data sets ------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def on_the_hub(tmp_path, monkeypatch):
-    """A hub data set with two configurations in folders, each with two splits."""
-    for config in ("main", "socratic"):
-        for split in ("train", "test"):
-            (tmp_path / config).mkdir(exist_ok=True)
-            write_rows(tmp_path / config / f"{split}-00000-of-00001.jsonl", [{"question": f"{config} {split}"}])
+def test_a_configuration_of_a_hub_data_set_is_a_folder_or_begins_the_name(tmp_path, monkeypatch):
+    """Here two in folders, each with two splits, and one whose file bears its name."""
     monkeypatch.setattr(hub, "_download", lambda name, *_: {"someone/sums": tmp_path}[name])
-
-
-def test_a_configuration_of_a_hub_data_set_is_a_folder_or_begins_the_name(tmp_path, on_the_hub):
-    for config in ("main", "socratic"):
-        for split in ("train", "test"):
-            path = fetch_data(f"someone/sums:{config}", split)
-            assert read_records(path) == [{"question": f"{config} {split}"}]
+    parts = [(config, split) for config in ("main", "socratic") for split in ("train", "test")]
+    for config, split in parts:
+        (tmp_path / config).mkdir(exist_ok=True)
+        write_rows(tmp_path / config / f"{split}-00000-of-00001.jsonl", [{"question": f"{config} {split}"}])
+    for config, split in parts:
+        assert read_records(fetch_data(f"someone/sums:{config}", split)) == [{"question": f"{config} {split}"}]
     write_rows(tmp_path / "hard_sums.jsonl", ROWS)
     assert read_records(fetch_data("someone/sums:hard")) == ROWS
     for name in ("someone/sums:other", "someone/sums"):

@@ -58,17 +58,13 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_every_step_is_in_metrics_and_the_first_and_the_last_in_completions(tmp_path):
-    lines = steps(configured(tmp_path, logging_steps=10), 12)
-    assert [(line["step"], line["reward"]) for line in lines] == [(step, step) for step in range(1, 13)]
-    written = ["step-000001.jsonl", "step-000010.jsonl", "step-000012.jsonl"]
-    assert names(tmp_path / "run/completions") == written
-
-
 def test_a_printed_line_of_several_steps_is_their_mean(tmp_path, capsys):
-    steps(configured(tmp_path), 8)
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
-    assert lines == [
+    """In metrics.jsonl is every step; in completions/ the first one, those that are printed, and the last."""
+    lines = steps(configured(tmp_path), 8)
+    assert [(line["step"], line["reward"]) for line in lines] == [(step, step) for step in range(1, 9)]
+    assert names(tmp_path / "run/completions") == [f"step-00000{step}.jsonl" for step in (1, 3, 6, 8)]
+    printed = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
+    assert printed == [
         "step 3 of 8, mean of 3: reward +2.00",
         "step 6 of 8, mean of 3: reward +5.00",
         "step 8 of 8, mean of 2: reward +7.50",

@@ -7,16 +7,12 @@ from making import (
     error_of_gradients,
     from_transformers,
     load,
-    make_group,
     refused,
     scored,
     scored_by_rows,
-    whole,
     write_checkpoint,
 )
 
-from grpo.algorithm.logprobs import batch_logprobs
-from grpo.algorithm.packing import pack_tokens
 from grpo.algorithm.schema import POLICY, REFERENCE, Mode
 from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model.adapter import save_adapter, trained_adapter
@@ -34,11 +30,8 @@ def make_layer(targets=("q_proj", "v_proj"), dropout=0.0, separate=False, held=N
         patch.setattr("grpo.engine.model.lora.MAX_ZERO_SHARE", 0.0 if separate else 1.0)
         layer = Linear(10, PARTS, True, build)
     assert len(layer.products) == (len(PARTS) if separate else 1)
-    for part in PARTS:
-        for tensor in layer.base(part):
-            tensor.copy_(torch.randn(tensor.shape, generator=generator))
-    for part in targets:
-        for tensor in layer.adapter(part):
+    for tensors in (*map(layer.base, PARTS), *map(layer.adapter, targets)):
+        for tensor in tensors:
             tensor.copy_(torch.randn(tensor.shape, generator=generator))
     layer.refresh()
     return layer
@@ -198,17 +191,6 @@ def test_split_and_joint_projections_have_the_same_masters():
     layers = [make_layer(ALL, separate=separate) for separate in (True, False)]
     for joint, split in zip(*(layer.parameters() for layer in layers), strict=True):
         assert torch.equal(joint, split)
-
-
-def test_below_the_first_adapted_layer_nothing_needs_a_gradient(tmp_path):
-    write_checkpoint(tmp_path, "llama")
-    model, seen = load(tmp_path, rank=4, layers=(1,)), []
-    for block in model.blocks:
-        block.register_forward_pre_hook(
-            lambda _, inputs: seen.append(any(x is not None and x.requires_grad for x in inputs[:2]))
-        )
-    batch = pack_tokens(whole(make_group((5, 9), [7, 3], [8, 2])))
-    assert batch_logprobs(model, batch)[0].requires_grad and seen == [False, False]
 
 
 @pytest.mark.parametrize("layers", [(), (2,), (0, -1)])
