@@ -10,7 +10,6 @@ import pytest
 import yaml
 from making import cases, grade_groups, make_answers, of_each, refused, write_rows
 
-from grpo.base.storage import write_json
 from grpo.config.options import TrainConfig
 from grpo.data.benchmarks import find_benchmark
 from grpo.data.files import read_records

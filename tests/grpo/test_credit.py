@@ -221,18 +221,19 @@ def test_a_false_step_of_a_right_answer_and_a_true_step_of_a_wrong_one_are_told_
     assert right.advantage > 0 > wrong.advantage and bare.advantage < 0
     judged = {TRUE: True, FALSE: False, BARE: True}
     for completion, said in ((right, [TRUE, FALSE]), (wrong, [FALSE, TRUE]), (refused, [FALSE]), (bare, [BARE])):
-        assert [(sentence.text, sentence.is_true) for sentence in completion.sentences] == [(s, judged[s]) for s in said]
+        assert [(sentence.text, sentence.is_true) for sentence in completion.sentences] == [
+            (s, judged[s]) for s in said
+        ]
     assert bare.token_advantages()[:-1] == [-bare.advantage] * (len(bare.ids) - 1)
 
 
 def test_the_answer_alone_is_credited_and_what_has_no_answer_block_whole(base, tokenizer):
     *blocks, bare = graded(base, tokenizer, "credit=answer").completions
     for completion in blocks:
-        tail, advantages = completion.text.partition("<answer>")[2], completion.token_advantages()
-        for place, advantage in enumerate(advantages):
-            is_credited = len(text_of(tokenizer)(completion.ids[place:])) <= len(tail)
-            assert advantage == (completion.advantage if is_credited else 0.0)
-        assert set(advantages) == {completion.advantage, 0.0} and completion.advantage != 0
+        before, advantage = completion.credited_from, completion.advantage
+        assert text_of(tokenizer)(completion.ids[before:]) == completion.text.partition("<answer>")[2]
+        assert completion.token_advantages() == [0.0] * before + [advantage] * (len(completion.ids) - before)
+        assert before and advantage
     assert bare.token_advantages() == [bare.advantage] * len(bare.ids)
 
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from making import cases, real_data, refused, write_rows
+from making import cases, refused, write_rows
 
 from grpo.algorithm.schema import Order
 from grpo.base.storage import write_json
@@ -77,8 +77,3 @@ def test_fingerprint_sees_content_and_order(tmp_path):
     other = [rows[0], {**rows[1], "answer": "3"}]  # the answers count too
     found = [fingerprint(read_rows(write_rows(tmp_path / "d.jsonl", some))) for some in (rows, rows, rows[::-1], other)]
     assert found[0] == found[1] and len(set(found)) == 3
-
-
-def test_real_questions_have_titles_and_answers():
-    rows = read_rows(real_data("knowrl/knowrl_RLdata.json"))
-    assert len(rows) == 3177 and all(row.columns["title"] and row.columns["answer"] for row in rows)

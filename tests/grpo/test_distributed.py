@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from making import free_port, refused
+from making import cases, free_port, refused
 
 from grpo.engine.device import distributed
 from grpo.engine.device.distributed import Ranks, choose_device, meet
@@ -92,22 +92,11 @@ def find_gpus(monkeypatch, cuda, mps=False):
     return taken
 
 
-@pytest.mark.parametrize(
-    "name, there, wanted",
-    [
-        ("cpu", "cuda mps", "cpu"),
-        ("auto", "mps", "cpu"),  # Apple's only if it is named
-        ("auto", "cuda", "cuda:3"),
-        ("cuda", "cuda", "cuda:3"),  # each rank of a machine takes its own
-        ("mps", "mps", "mps"),
-        ("cuda", "mps", None),
-        ("mps", "cuda", None),
-    ],
-)
+@pytest.mark.parametrize("name, there, wanted", cases(__file__, "devices"))
 def test_the_device_is_the_ranks_own_gpu_or_the_cpu_or_refused(monkeypatch, name, there, wanted):
     monkeypatch.setenv("LOCAL_RANK", "3")
     taken = find_gpus(monkeypatch, "cuda" in there, "mps" in there)
-    if wanted is None:
+    if wanted == "refused":
         refused(lambda: choose_device(name), f"device is {name}, and torch finds no such GPU", exit_code=2)
     else:
         device = torch.device(wanted)

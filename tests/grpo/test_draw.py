@@ -12,7 +12,6 @@ from grpo.engine.device.draw import LIKELIEST, SamplingParams, _largest_share, _
 
 CASES = [
     (1.0, 1.0, 0),
-    (0.7, 1.0, 0),
     (1.3, 0.9, 0),
     (1.0, 1.0, 5),
     (0.7, 0.8, 20),
@@ -105,12 +104,12 @@ def test_distribution_by_chi_square():
 
 @pytest.mark.parametrize("uniform", [0.0, 1 - 2**-53])
 def test_edges_of_the_uniform_draw_no_impossible_token(uniform):
-    """Neither before the possible ones nor in the block behind, though a block's sum in float32 may be above that of its
-    entries."""
+    """Neither before the possible ones nor in the block behind, though a block's sum in float32 may be above that of
+    its entries."""
     logits = torch.full((200, 256), float("-inf"))
     logits[:, 1:128] = torch.randn(200, 127)
     ids, logps, _ = draw(logits, torch.full((200,), uniform, dtype=torch.float64), SamplingParams(1))
-    assert 0 < ids.min() and ids.max() < 128 and logps.isfinite().all()
+    assert ids.min() > 0 and ids.max() < 128 and logps.isfinite().all()
 
 
 @pytest.mark.parametrize("seed", [0, 1, 42, 2**63 - 1, -(2**62) - 5])

@@ -83,7 +83,7 @@ def test_what_bf16_keeps_of_a_small_update():
 
 @pytest.mark.parametrize("case", ["0 1 2/3", "1 1 1/2", "1/2 1 3/5", "1/2 0 1/5"])
 def test_when_answering_pays(case):
-    """What the facts of a wrong answer earn, what declining earns, and from which chance of being right on one answers."""
+    """A case: what the facts of a wrong answer earn, what declining earns, and the least chance of being right."""
     fact, declining, threshold = map(Fraction, case.split())
 
     def value_of_answering(p):

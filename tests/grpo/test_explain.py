@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from making import refused
+from making import cases, refused
 from test_rules import HEALTHY, late
 
 from grpo.base.storage import write_json
@@ -84,18 +84,9 @@ def test_a_short_run_promises_no_more_than_it_can_see(tmp_path):
     assert "too few" in sentences(write_run(tmp_path, num_steps=1))[1]
 
 
-@pytest.mark.parametrize(
-    "keys, words",
-    [
-        ({"status": "running"}, "has not ended: step 40"),
-        ({"status": None}, "has not ended"),
-        ({"status": "failed", "reason": "error: out of memory\nwhy: big"}, "ended after step 40: out of memory."),
-        ({"num_steps": 0}, "No step was finished"),
-        ({"status": None, "torn": '{"step": 41, "rew'}, "has not ended: step 40"),
-    ],
-)
+@pytest.mark.parametrize("keys, words", cases(__file__, "ended"))
 def test_a_run_that_did_not_end_well_says_how(tmp_path, keys, words):
-    assert words in sentences(write_run(tmp_path, **keys))[0]
+    assert words in sentences(write_run(tmp_path, **eval(f"dict({keys})")))[0]
 
 
 def test_control_characters_do_not_reach_the_terminal(tmp_path, capsys):

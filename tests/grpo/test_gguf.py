@@ -125,7 +125,6 @@ def test_the_tokenizer_and_its_template_come_along(tmp_path, chat):
     assert policy.tokenizer.chat_template == theirs.chat_template
     ids = policy.tokenizer.encode(text)
     assert policy.tokenizer.decode(ids) == text and ids[0] == theirs.encode(text)[0]  # <|im_start|> is one token
-    assert policy.decode(theirs.encode("The answer is 12")) == "The answer is 12"
     assert theirs.convert_tokens_to_ids("<|im_end|>") in policy.eos_ids
 
 

@@ -20,6 +20,7 @@ from grpo.base.storage import write_json
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data.files import read_records
+from grpo.data.rows import read_rows
 from grpo.doctor.estimate import NO_REWARD
 from grpo.engine.model import memory
 from grpo.engine.model.decoder import OwnDecoder
@@ -200,7 +201,8 @@ def test_knowrls_data_as_its_files_are():
     """3,177 questions, of which training sees fewer than are left; 1,798 conversations."""
     stage1, _ = load_config(CONFIGS / "a800_sft.yaml", kind=SftConfig)
     stage2, _ = load_config(CONFIGS / "dapo.yaml")  # the longest
-    questions = read_records(real_data("knowrl/knowrl_RLdata.json"))
+    questions = read_rows(real_data("knowrl/knowrl_RLdata.json"))
+    assert all(row.columns["title"] and row.columns["answer"] for row in questions)
     conversations = read_records(real_data("knowrl/knowrl_coldstart.json"))
     assert f"{len(questions):,} questions" in (CONFIGS / "a800.yaml").read_text()
     completions = stage2.per_device_train_batch_size * stage2.gradient_accumulation_steps

@@ -88,7 +88,6 @@ def test_only_what_is_known_is_logged(tmp_path):
     metrics = policy.evaluation.metrics({"": summary(answers(3, 2, 5))})
     check_names(metrics)
     assert metrics["eval/incorrect"] == 0.2 and metrics["eval/not_attempted"] == 0.5
-    assert metrics["eval/incorrect_given_attempted"] == 0.4
     unknown = policy.evaluation.metrics({"": summary([unscorable()])})
     assert "eval/accuracy" not in unknown and unknown["eval/unscored_frac"] == 0
 
