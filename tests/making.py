@@ -27,7 +27,7 @@ from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.device.quantised import FORMATS
-from grpo.engine.model.adapter import Adapter
+from grpo.engine.model.adapter import Adapter, save_adapter, trained_adapter
 from grpo.engine.model.weight import Build, LoraSpec
 from grpo.engine.model.weights import load_decoder
 from grpo.engine.parallel import shard
@@ -191,6 +191,15 @@ def randomise_adapter(model, seed: int = 0, spread: float = 0.1) -> None:
             for half in layer.adapter(part):
                 half.copy_(torch.randn(half.shape, generator=generator) * spread)
     model.refresh()
+
+
+def write_adapter(folder: Path, checkpoint: Path) -> Path:
+    """A random adapter of a checkpoint, with its tokenizer."""
+    from transformers import AutoTokenizer
+
+    save_adapter(trained_adapter(load(checkpoint, rank=4), None, str(checkpoint)), folder, lora_alpha=8)
+    AutoTokenizer.from_pretrained(checkpoint).save_pretrained(folder)
+    return folder
 
 
 def make_completion(ids: Sequence[int], finish_reason: str = "stop", **fields) -> Completion:

@@ -123,7 +123,7 @@ def test_the_bar_shows_what_matters_first_and_never_outgrows_its_terminal(tmp_pa
     assert len(line) <= columns and line.startswith("41/80 ")
     assert "06:30 left" in line  # ten seconds for its own first step, and 39 are left
     shown = "reward +0.83  ±1.20  right 45%  declined 12%  no signal 20%  4,615 tok/s".split("  ")
-    number = {40: 0, 55: 2, 80: 3, 160: 6}[columns]  # whole ones
+    number = {40: 1, 55: 2, 80: 4, 160: 6}[columns]  # whole ones
     assert line.partition(" left, ")[2] == "  ".join(shown[:number])
     assert describe({"loss": 1.5, "tokens_per_second": 10.0}) == "loss 1.5000  10 tok/s"  # of stage 1 alone
     assert describe({"loss": 1.5, "reward": 0.5, "kl": 0.25}) == "reward +0.50  kl 0.2500"

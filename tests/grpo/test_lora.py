@@ -135,7 +135,6 @@ def test_gradients_with_dropout_by_finite_differences(targets, separate, held):
 
     loss().backward()
     leaves = [x, layer.A.master, *layer.B.values()]
-    assert len(leaves) == 2 + len(targets)
     for leaf in leaves:
         step = torch.randn(leaf.shape, dtype=torch.float64)
         with torch.no_grad():
