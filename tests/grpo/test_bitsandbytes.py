@@ -10,7 +10,8 @@ from test_policy import configured
 
 from grpo.base.storage import read_json, write_json
 from grpo.engine.device.quantised import FORMATS, NF4, QuantisedRows
-from grpo.engine.model.weight import Build, QuantisedWeight
+from grpo.engine.model.build import Build
+from grpo.engine.model.weight import QuantisedWeight
 from grpo.policy import load_policy
 
 CPU = torch.device("cpu")
@@ -88,7 +89,8 @@ def test_quantising_equals_bitsandbytes():
     W = torch.randn(256, 512)
     rows = in_4_bits(W)
     codes, state = functional.quantize_4bit(W, quant_type="nf4", compress_statistics=False, blocksize=64)
-    assert torch.equal(rows.q_OX.flatten(), codes.flatten()) and torch.equal(rows.scale_OX.flatten(), state.absmax)
+    assert torch.equal(rows.q_OX.flatten(), codes.flatten())
+    assert torch.equal(rows.scale_OX.flatten(), state.absmax)
     assert torch.equal(rows.dequantise(), functional.dequantize_4bit(codes, state))
 
 

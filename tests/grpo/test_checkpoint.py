@@ -61,7 +61,8 @@ def test_whatever_keeps_a_checkpoint_from_its_place_ends_the_run(tmp_path):
     write(tmp_path, 1)
     (tmp_path / "checkpoint-2").write_text("mine")
     refused(lambda: write(tmp_path, 2), "cannot write", exit_code=6)
-    assert problems(tmp_path) == {"checkpoint-1": ""} and (tmp_path / "checkpoint-2").read_text() == "mine"
+    assert problems(tmp_path) == {"checkpoint-1": ""}
+    assert (tmp_path / "checkpoint-2").read_text() == "mine"
     (tmp_path / "checkpoint-2").unlink()
     checkpoint.recover(tmp_path)
     assert problems(tmp_path) == {"checkpoint-2": "", "checkpoint-1": ""}

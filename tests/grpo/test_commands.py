@@ -80,4 +80,5 @@ def test_without_a_name_all_commands_are_listed():
     files = source_files("grpo", "rewards", "knowledge")
     files = [path.relative_to(ROOT).with_suffix("") for path in files if "run_main(main)" in path.read_text()]
     names = {".".join(path.parts).removesuffix(".__main__") for path in files} - {"grpo"} | {"grpo.minimal"}
-    assert listed == names and "`python -m grpo` lists them" in command("grpo", "grpo.trains x", code=2).stderr
+    assert listed == names
+    assert "`python -m grpo` lists them" in command("grpo", "grpo.trains x", code=2).stderr

@@ -70,7 +70,9 @@ def test_the_interval_is_of_the_paired_difference():
     """b is right wherever a is, and on 10 of 100 more: the unpaired interval would hold 0."""
     a, b = answers("r" * 50 + "w" * 50), answers("r" * 60 + "w" * 40)
     accuracy = compare(a, b).measures["accuracy"]
-    assert accuracy.difference == pytest.approx(0.1) and 0.03 < accuracy.low < 0.06 and 0.14 < accuracy.high < 0.18
+    assert accuracy.difference == pytest.approx(0.1)
+    assert 0.03 < accuracy.low < 0.06
+    assert 0.14 < accuracy.high < 0.18
     assert accuracy.p == pytest.approx(2 / 1024, abs=1e-3)
     same = compare(a, a).measures["accuracy"]
     assert (same.difference, same.low, same.high, same.p) == (0, 0, 0, 1)

@@ -31,6 +31,7 @@ def test_only_attempts_with_a_known_outcome_count():
     outcomes = ["correct", "wrong", "refused", None, "wrong"]
     fill(group, scores=[{"r": Score(1.0, "", outcome)} for outcome in outcomes])
     found = summary([group])
-    assert found["confidence_frac"] == pytest.approx(2 / 3) and found["brier"] == pytest.approx((0.01 + 0.04) / 2)
+    assert found["confidence_frac"] == pytest.approx(2 / 3)
+    assert found["brier"] == pytest.approx((0.01 + 0.04) / 2)
     assert found["aurc"] == pytest.approx((0 + 1 / 2) / 2)
     assert calibration([make_answers({}, "x")]) == {}

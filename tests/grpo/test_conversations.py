@@ -97,7 +97,8 @@ def test_every_answer_is_an_example_after_all_that_was_said_before(encoder):
         (completion,) = example.completions
         text, ids = encoder.prompt(turns[:end])
         assert (example.prompt.text, list(example.prompt.ids), example.prompt.row) == (text, ids, 0)
-        assert list(completion.ids) == encoder.answer(answer) and completion.ids[-1] == encoder.tokenizer.eos_token_id
+        assert list(completion.ids) == encoder.answer(answer)
+        assert completion.ids[-1] == encoder.tokenizer.eos_token_id
         assert len(completion.logps) == len(completion.cuts) == len(completion.ids)
 
 
@@ -118,7 +119,8 @@ def test_answers_are_cut_at_the_length_and_prompts_never(encoder):
     short = {"messages": [user(""), assistant("b")]}  # so that there is something left of the data
     for length in (n + m, n + m - 1, n + 1):
         (example,), count = examples_of([record], encoder, length)
-        assert list(example.prompt.ids) == prompt and list(example.completions[0].ids) == answer[: length - n]
+        assert list(example.prompt.ids) == prompt
+        assert list(example.completions[0].ids) == answer[: length - n]
         assert cut_and_left_out(count, length) == (length < n + m, 0)
     examples, count = examples_of([record, short, record], encoder, n)
     assert len(examples) == 1 and cut_and_left_out(count, n) == (1, 2)

@@ -118,7 +118,8 @@ def test_every_token_belongs_to_the_sentence_in_which_it_begins(tokenizer, seed)
     for sentence, fact, (start, end) in zip(found, completion.facts, spans, strict=True):
         wanted = [t for t, owner in enumerate(owners) if owner is not None and start <= owner < end]
         assert list(range(sentence.start, sentence.end)) == wanted
-        assert sentence.text == completion.text[start:end] and sentence.is_true == (fact["verdict"] == "supported")
+        assert sentence.text == completion.text[start:end]
+        assert sentence.is_true == (fact["verdict"] == "supported")
 
 
 def test_verdicts_and_what_has_none(tokenizer):

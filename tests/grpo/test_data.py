@@ -65,7 +65,8 @@ def test_a_row_that_is_not_what_it_seems_is_named_by_its_first_line(tmp_path, na
 def test_order_is_a_permutation_per_epoch_and_continues_from_a_position():
     """In whatever portions it is taken; the seed decides it."""
     epochs = [Order(20, seed, True, position=20 * epoch).take(20) for seed in range(5) for epoch in range(3)]
-    assert all(sorted(epoch) == list(range(20)) != epoch for epoch in epochs) and len(set(map(tuple, epochs))) == 15
+    assert all(sorted(epoch) == list(range(20)) != epoch for epoch in epochs)
+    assert len(set(map(tuple, epochs))) == 15
     whole, resumed = Order(7, seed=1, shuffle=True), Order(7, seed=1, shuffle=True, position=6)
     taken = [row for count in (1, 0, 9, 5) for row in resumed.take(count)]
     assert taken == whole.take(21)[6:] and resumed.position == 21

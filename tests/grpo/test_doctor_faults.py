@@ -75,7 +75,8 @@ def test_a_healthy_config_tells_what_its_services_said(keys, tmp_path, examine):
         assert seen.code == 0 and not seen.failed and judge.requests and decomposer.requests
         asked = len(judge.requests) + len(decomposer.requests) - 2
     text = seen.text
-    assert 0 < asked <= AUDIT_CALLS and f"were asked {asked} of at most {AUDIT_CALLS} questions" in text["audit"]
+    assert 0 < asked <= AUDIT_CALLS
+    assert f"were asked {asked} of at most {AUDIT_CALLS} questions" in text["audit"]
     assert text["audit"].startswith("warning: ")  # the judge says A of a wrong answer
     assert not list(tmp_path.glob("replies.db*"))  # the run would make it
     assert "judge-model" in text["judge"] and "grades a right answer as correct" in text["judge"]
@@ -116,7 +117,9 @@ def test_a_question_that_had_to_be_asked_twice_is_told_and_counted_as_one(keys, 
             started = time.perf_counter()
             found = CHECKS[name](options)
             spent = time.perf_counter() - started
-        assert len(server.requests) == 2 and found.tokens == (10, 2) and 0.2 <= found.seconds <= spent / 2
+        assert len(server.requests) == 2
+        assert found.tokens == (10, 2)
+        assert 0.2 <= found.seconds <= spent / 2
 
 
 def test_held_out_questions_that_are_trained_on(keys, tmp_path, examine):
@@ -160,7 +163,9 @@ def test_the_exit_code_is_that_of_the_first_failure_and_what_was_not_checked_has
     assert all(finding["exit_code"] == 0 for finding in seen.findings if finding["ok"] is None)
     assert main([f"{tmp_path}/run.yaml"]) == 3
     said = capsys.readouterr().out
-    assert said.count("FAIL") == 1 and "--    memory" in said and "not checked: this needs the model" in said
+    assert said.count("FAIL") == 1
+    assert "--    memory" in said
+    assert "not checked: this needs the model" in said
 
 
 # --- any five faults -------------------------------------------------------------------------------------------------
@@ -236,5 +241,6 @@ def test_a_config_without_faults_has_none_in_either_stage(of_both_stages, examin
     del of_both_stages["model_name_or_path"]  # stage 1 names it
     seen = examine(of_both_stages)
     assert seen.code == 0 and not seen.failed and "runs first" in seen.text["stage 1"]
-    assert "4 answers" in seen.text["stage 1 data"] and "s a step; 6 steps take" in seen.text["stage 1 time"]
+    assert "4 answers" in seen.text["stage 1 data"]
+    assert "s a step; 6 steps take" in seen.text["stage 1 time"]
     assert "s a step: generating" in seen.text["time"] and "2 steps take" in seen.text["time"]

@@ -133,7 +133,10 @@ def test_the_answers_of_two_evaluations_are_compared(capsys, chat_checkpoint):
     assert (found["a"], found["b"]) == ("a.json", "b.jsonl") and read_json(Path("c.json")) == found
     main(["--compare", "a.json", "b.jsonl"])
     table = capsys.readouterr().out
-    assert "6 questions, paired" in text and "right " in table and "points" in table and "{" not in table
+    assert "6 questions, paired" in text
+    assert "right " in table
+    assert "points" in table
+    assert "{" not in table
     assert max(map(len, table.splitlines())) < 80
 
 
@@ -185,10 +188,12 @@ def test_what_one_of_two_rewards_leaves_ungraded_is_kept(capsys, chat_checkpoint
     found, text = ask_a_judge(
         capsys, chat_checkpoint, monkeypatch, *[says("A")] * 3, default=says("no grade"), more=more
     )
-    assert "no usable answer about 4 answers" in text and "--reward simpleqa,format ungraded.jsonl" in text
+    assert "no usable answer about 4 answers" in text
+    assert "--reward simpleqa,format ungraded.jsonl" in text
     assert found["unscored_frac"] == pytest.approx(4 / 6) and found["accuracy"] == 1.0
     records = read_lines(Path("ungraded.jsonl"))
-    assert len(records) == 4 and all(record["prompt"].endswith("<|im_start|>assistant\n") for record in records)
+    assert len(records) == 4
+    assert all(record["prompt"].endswith("<|im_start|>assistant\n") for record in records)
 
 
 def test_services_are_asked_before_anything_is_loaded(capsys, chat_checkpoint, monkeypatch):

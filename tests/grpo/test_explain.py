@@ -38,7 +38,8 @@ def test_each_failure_is_told_with_its_step_and_what_to_do(tmp_path, capsys):
     metrics = {"sampler/entropy": late(0.8, 0.01, 31), "frac_reward_zero_std": late(0.2, 0.95, 35)}
     main([str(write_run(tmp_path, **metrics))])
     told = capsys.readouterr().out
-    assert "Step 35: entropy died since step 31" in told and "Step 39: no signal in 95% of the groups" in told
+    assert "Step 35: entropy died since step 31" in told
+    assert "Step 39: no signal in 95% of the groups" in told
     assert told.count("To do:") == 2
     entropy, signal = told.split("\n\n")[1:3]
     for remark in (entropy, signal):  # between the sentence and the advice: what it means

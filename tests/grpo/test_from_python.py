@@ -205,7 +205,10 @@ def test_a_refused_call_says_what_to_do_and_writes_nothing(chat_checkpoint, fini
     keys = {"model": chat_checkpoint, "rows": ROWS, "rewards": "exact", "output_dir": finished, **SMALL}
     with pytest.raises(UserError) as error:
         train(**keys | eval(f"dict({changes})"))
-    assert word in str(error.value) and error.value.why and error.value.fix and error.value.exit_code in (2, 3)
+    assert word in str(error.value)
+    assert error.value.why
+    assert error.value.fix
+    assert error.value.exit_code in (2, 3)
     assert not re.search(r"CONFIG|=true|=false", str(error.value))
     assert written() == before
 
@@ -350,7 +353,9 @@ def test_only_what_a_user_has_set_is_said_to_be_unused(chat_checkpoint, tmp_path
     keys = {key: value for key, value in SMALL.items() if key != "num_generations"}
     train(chat_checkpoint, ROWS, "exact", tmp_path / "mine", args=args, **{**keys, "max_steps": 1})
     said = capsys.readouterr().err
-    assert "dataloader_num_workers is not used" in said and "push_to_hub" not in said and "pin_memory" not in said
+    assert "dataloader_num_workers is not used" in said
+    assert "push_to_hub" not in said
+    assert "pin_memory" not in said
     assert "num_generations: 2" in (tmp_path / "mine/config.resolved.yaml").read_text()
 
 
@@ -359,4 +364,5 @@ def test_a_file_beside_the_run_that_no_call_has_written_stays(chat_checkpoint, t
     (tmp_path / name).write_text('{"mine": 1}\n')
     call = functools.partial(train, chat_checkpoint, ROWS, "exact", tmp_path / "mine", **SMALL)
     refused(call, f"{name} is there already", exit_code=2)
-    assert [path.name for path in tmp_path.iterdir()] == [name] and "mine" in (tmp_path / name).read_text()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert "mine" in (tmp_path / name).read_text()

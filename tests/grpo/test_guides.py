@@ -118,7 +118,8 @@ def test_knowrls_command_trains_each_of_its_files(shell, name, capsys):
     judge, decomposer = shell
     train(["--config", str(knowrls(name)), *SMALL])
     steps = metrics()
-    assert [step["step"] for step in steps] == [1, 2] and all("rewards/knowrl_v2/mean" in step for step in steps)
+    assert [step["step"] for step in steps] == [1, 2]
+    assert all("rewards/knowrl_v2/mean" in step for step in steps)
     asked = {request.body["model"] for server in (judge, decomposer) for request in server.requests}
     assert asked == {"gpt-4o-mini"} and judge.requests and decomposer.requests
     told = sys.modules["swanlab"].told

@@ -23,8 +23,8 @@ from grpo.data.files import read_records
 from grpo.data.rows import read_rows
 from grpo.doctor.estimate import NO_REWARD
 from grpo.engine.model import memory
+from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import OwnDecoder
-from grpo.engine.model.weight import Build
 from grpo.engine.model.weights import read_model_config
 from grpo.run.run import SilentRun
 from grpo.train import GrpoTrainer
@@ -183,7 +183,8 @@ def test_the_doctor_and_the_run_plan_the_same_memory(planned, capsys, monkeypatc
     trainer = card.trainer(CONFIGS / config, planned.keys(config, *keys))
     made = trainer.plan
     assert str(made) == found["memory"] and code == 0 and made.fits, made
-    assert made.needed.weights + made.needed.training == card.taken() and made.available_bytes == num_bytes
+    assert made.needed.weights + made.needed.training == card.taken()
+    assert made.available_bytes == num_bytes
 
 
 def test_both_stages_of_a_guide_fit_each_other():

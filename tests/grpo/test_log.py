@@ -228,4 +228,5 @@ def test_tensorboard_of_a_resumed_run_replaces_the_steps_that_it_repeats_and_no_
 def test_a_reward_that_is_no_number_is_told_from_one_that_is_missing(reward, written):
     completion = make_completion([1], reward=reward, scores={"mine": Score(reward)})
     record = completion_record(Prompt(0, "p", (1,), {}), completion)
-    assert record["reward"] == record["rewards"]["mine"] == written and json.dumps(record, allow_nan=False)
+    assert record["reward"] == record["rewards"]["mine"] == written
+    assert json.dumps(record, allow_nan=False)
