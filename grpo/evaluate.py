@@ -29,11 +29,9 @@ from grpo.engine.device.distributed import choose_device
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model import memory
 from grpo.engine.sampling.sampler import Sampler
-from grpo.evaluation.answers import generate_groups, split_into_parts, ungraded_records, unused
+from grpo.evaluation.answers import decline, generate_groups, split_into_parts, ungraded_records, unused
 from grpo.evaluation.compare import compare, comparison_text, read_answers
-from grpo.evaluation.confidence import risk_coverage, stated_claims
-from grpo.evaluation.measures import Summary, note_on_unscored, summary
-from grpo.evaluation.searching import decline
+from grpo.evaluation.measures import Summary, note_on_unscored, risk_coverage, stated_claims, summary
 from grpo.evaluation.table import summary_table
 from grpo.evaluation.task import Task, make_task
 from grpo.run.log import completion_records
@@ -94,8 +92,9 @@ def _grade(scorer: Scorer, groups: Sequence[Group], rescue: Path, rewards: Seque
     except BaseException as error:
         write_lines(rescue, ungraded_records(groups))
         code, text = describe(error)
-        what = "the answers could not be graded"
-        raise UserError(what, text.replace("\n", "; "), f"correct that; {how}", code) from error
+        raise UserError(
+            "the answers could not be graded", text.replace("\n", "; "), f"correct that; {how}", code
+        ) from error
     left = [
         # those about which a service was asked and gave no usable answer
         Group(group.prompt, [c for c in group.completions if not c.failure and _is_unanswered(c)])

@@ -17,11 +17,10 @@ from grpo.algorithm.schema import CheckedFact, Score
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.text import encodable
 from grpo.engine.device.distributed import choose_device
-from knowledge.facts.claims import Claim, Keep, admissible, every_fact
+from knowledge.facts.claims import LABELS, Claim, FactToCheck, Keep, Verdict, admissible, every_fact
 from knowledge.facts.entailment import EntailmentVerifier
 from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.facts.model_decomposer import by_model
-from knowledge.facts.verdict import LABELS, FactToCheck, Verdict
 from knowledge.store.base import KnowledgeBase, Lookup
 from knowledge.store.database import KnowledgeBusy
 from knowledge.store.passages import Passage, pack
@@ -46,6 +45,25 @@ KNOWN_TEXT = (  # text, question, subject
     "Paris",
 )
 Formula = Callable[[int, int, int], float]  # of the facts that count: how many are supported, refuted, and all
+
+
+def say_coverage(base: KnowledgeBase, rows: Rows, options: Options, say: Say) -> None:
+    """Say which titles of rows a knowledge base holds.
+
+    Warn if so many are missing that the reward means little, or that the run would end.
+    """
+    policy = options["missing_title_policy"]
+    coverage = base.coverage([joined_titles(row.get("title")) for row in rows], policy == "search")
+    names = f", such as {', '.join(coverage.missing[:3])}" if coverage.missing else ""
+    say(f"knowledge base {base.path}: {coverage}{names}")
+    lowest = LOWEST_COVERAGE
+    consequence = ""
+    if policy != "zero":  # completions without their title are unscored
+        lowest = max(lowest, 1 - options["max_unscored"])
+        consequence = ", which ends a run above max_unscored"
+    if coverage.found < lowest:
+        share = f"{1 - coverage.found:.0%} of the titles are not in the knowledge base"
+        say(f"warning: {share}; missing_title_policy is {policy}{consequence}")
 
 
 def joined_titles(value: object) -> str:
@@ -106,24 +124,8 @@ class FactChecker(Resource):
             return self._unscored(f"{error.what}: {error.why}", {BASE: False})
 
     def prepare(self, rows: Rows, say: Say) -> None:
-        """Tell before the first step which titles the knowledge base holds, and check the decomposer.
-
-        Warn if so many titles are missing that the reward means little, or that the run would end.
-        """
-        coverage = self.base.coverage([joined_titles(row.get("title")) for row in rows], self.may_guess)
-        say(f"knowledge base {self.base.path}: {coverage}")
-        lowest = LOWEST_COVERAGE
-        consequence = ""
-        policy = self.options["missing_title_policy"]
-        if policy != "zero":  # completions without their title are unscored
-            lowest = max(lowest, 1 - self.options["max_unscored"])
-            consequence = ", which ends a run above max_unscored"
-        if coverage.found < lowest:
-            names = f", such as {', '.join(coverage.missing[:3])}" if coverage.missing else ""
-            say(
-                f"warning: {1 - coverage.found:.0%} of the titles are not in the knowledge base{names}; "
-                f"missing_title_policy is {policy}{consequence}"
-            )
+        """Tell before the first step which titles the knowledge base holds, and check the decomposer."""
+        say_coverage(self.base, rows, self.options, say)
         self.decomposer.prepare(rows, say)
 
     def counts(self) -> Counts:

@@ -90,6 +90,7 @@ class ModelConfig:
             raise _unsupported(f"its weights are quantised by {method}", "use the checkpoint that it was made from")
         if by_transformers:
             _check_layers(family, c)
+        layers = getattr(c, "per_layer_config", [c]) if by_transformers else [c]
         width, num_heads = c.hidden_size, c.num_attention_heads
         positions = getattr(c, "max_position_embeddings", None)
         rope = getattr(c, "rope_parameters", None) or {}
@@ -104,8 +105,11 @@ class ModelConfig:
             intermediate_size=max(mlp_width) if isinstance(mlp_width, list) else mlp_width,
             num_layers=c.num_hidden_layers,
             num_heads=num_heads,
-            num_kv_heads=getattr(c, "num_key_value_heads", None) or num_heads,
-            head_dim=getattr(c, "qk_head_dim", None) or getattr(c, "head_dim", None) or width // num_heads,
+            num_kv_heads=max(getattr(one, "num_key_value_heads", None) or num_heads for one in layers),
+            head_dim=max(
+                getattr(one, "qk_head_dim", None) or getattr(one, "head_dim", None) or width // num_heads
+                for one in layers
+            ),
             norm_eps=getattr(c, "rms_norm_eps", 0.0),
             max_positions=32768 if positions is None else positions,
             tied_head=bool(c.tie_word_embeddings),

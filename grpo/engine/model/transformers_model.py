@@ -62,13 +62,16 @@ def attend_as_ours(
     """Attend as the pass says. transformers calls it in each layer, by these names.
 
     query: [1, H, T, E], rotated. key, value: [1, K, T, E]. attention_mask: which token sees which, as in `Special`.
-    given: softcap and s_aux (sinks), where a family has them. Latent attention has narrower values: they are made as
-    wide as the keys, for the cache.
+    given: softcap and s_aux (sinks), where a family has them. What is narrower than the cache is widened: values of
+    latent attention, or the heads of some of Gemma 4's layers, of which there may be fewer.
     """
-    special, this_pass = module.whole.special, module.whole.this_pass
-    head_dim, narrow_dim = query.shape[-1], value.shape[-1]
-    if narrow_dim < head_dim:
-        value = F.pad(value, (0, head_dim - narrow_dim))
+    special, this_pass, shape = module.whole.special, module.whole.this_pass, module.whole.shape
+    scaling = scaling or query.shape[-1] ** -0.5
+    narrow_dim = value.shape[-1]
+    if narrow_dim < shape.head_dim:
+        query, key, value = (F.pad(x, (0, shape.head_dim - x.shape[-1])) for x in (query, key, value))
+    if key.shape[1] < shape.num_kv_heads:
+        key, value = (x.repeat_interleave(shape.num_kv_heads // x.shape[1], dim=1) for x in (key, value))
     q_THE, k_TKE, v_TKE = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
     if not callable(attention_mask):
         raise ValueError("its layers do not say which token sees which")
@@ -76,8 +79,8 @@ def attend_as_ours(
     if given.get("softcap") is not None or given.get("s_aux") is not None:
         by_family = sys.modules[type(module).__module__].eager_attention_forward
         special.function = partial(by_family, module, scaling=scaling, **given)
-    elif scaling is not None:
-        q_THE = q_THE * (scaling * head_dim**0.5)
+    else:
+        q_THE = q_THE * (scaling * shape.head_dim**0.5)
     attend = this_pass.attend
     if isinstance(attend, MicroBatchAttention):
         out_THE = attend.attend(q_THE, k_TKE, v_TKE)
@@ -126,6 +129,9 @@ class TransformersModel(Decoder):
             raise UserError(f"{keys} are not for this model", why, "leave them out", PREFLIGHT)
         net = skeleton(config, build.dtype) if net is None else net
         linears = linears_of(net)
+        if not linears:
+            why = "none of its layers has a linear part that could be adapted"
+            raise UserError(f"{config.family} cannot be computed here", why, ANOTHER, PREFLIGHT)
         parts = tuple(dict.fromkeys(name.rpartition(".")[2] for name in linears))
         if build.lora and build.lora.targets == ALL_PROJECTIONS:
             build = replace(build, lora=replace(build.lora, targets=parts))
@@ -256,7 +262,7 @@ class TransformersModel(Decoder):
         """Return a packed token's share of the peak, by what autograd keeps in a pass of MEASURED tokens."""
         try:
             kept = self._measured
-        except RuntimeError:  # some experts' kernels cannot be asked for shapes alone
+        except Exception:  # some experts' kernels cannot be asked for shapes alone; the check at load tells the rest
             return None
         config, item = self.config, self.build.dtype.itemsize
         if recompute != "none":
@@ -288,8 +294,15 @@ class TransformersModel(Decoder):
 # --- models of transformers ------------------------------------------------------------------------------------------
 
 
+class Sees(partial):
+    """A function of transformers' masks. Any part of it is the whole: Gemma 4 drops queries that need no answer."""
+
+    def __getitem__(self, part: object) -> "Sees":
+        return self
+
+
 AttentionInterface.register(OURS, attend_as_ours)
-AttentionMaskInterface.register(OURS, lambda mask_function, **_: mask_function)
+AttentionMaskInterface.register(OURS, lambda mask_function, **_: Sees(mask_function))
 
 
 def skeleton(config: ModelConfig, dtype: torch.dtype) -> PreTrainedModel:
@@ -349,9 +362,12 @@ def sparse_layers(net: PreTrainedModel) -> dict[str, nn.Module]:
 def linears_of(net: PreTrainedModel) -> dict[str, Affine]:
     """Return the linear layers that can have adapters, by their names: those of the layers.
 
-    None that has the place of a layer of experts, as the first MLPs of some models: PEFT takes their names for experts.
+    None that has the place of a layer of experts, as the first MLPs of some models, or the name of a part of experts,
+    as a gate of attention: PEFT takes these for experts.
     """
     places = {name.rpartition(".")[2] for name in sparse_layers(net)}
+    if places:
+        places.add("gate_proj")
     inside = {part for layer in layers_of(net) for part in layer.modules() if type(part) in (nn.Linear, Conv1D)}
     return {name: part for name, part in net.named_modules() if part in inside and places.isdisjoint(name.split("."))}
 

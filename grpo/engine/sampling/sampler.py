@@ -43,6 +43,9 @@ class Calls(Protocol):
         number: of the completion. limit: of its tokens.
         """
 
+    def has_failed(self, number: int) -> bool:
+        """Return whether a completion means nothing, since its environment could not begin."""
+
     def take(self, wait: bool) -> list[tuple[int, Completion, bool]]:
         """Return the paused completions whose calls are over, with what the tools gave, and whether they go on.
 
@@ -60,8 +63,17 @@ class Tools(Protocol):
     def new_calls(self) -> Calls:
         """Return the calls of the completions that are generated now."""
 
-    def reset(self, prompts: list[Prompt], num_generations: int, seeds: Sequence[int]) -> list[Prompt]:
-        """Make an environment for each of the next completions; return the prompts with what these say first."""
+    def reset(
+        self,
+        prompts: list[Prompt],
+        num_generations: int,
+        seeds: Sequence[int],
+        tick: Callable[[], None],
+    ) -> list[Prompt]:
+        """Make an environment for each of the next completions; return the prompts with what these say first.
+
+        tick: called again and again until all have begun.
+        """
 
     def close(self) -> None:
         """Free what the tools hold."""
@@ -134,7 +146,7 @@ class Sampler:
 
     def reset(self, prompts: list[Prompt], num_generations: int, seeds: Sequence[int]) -> list[Prompt]:
         """Return the prompts of the next `sample` as environments begin them, if there are some."""
-        return self.tools.reset(prompts, num_generations, seeds) if self.tools else prompts
+        return self.tools.reset(prompts, num_generations, seeds, self.before_decoding) if self.tools else prompts
 
     @torch.inference_mode()
     def sample(
@@ -230,6 +242,9 @@ class Generation:
         self.calls: Calls | None = None
         if sampler.tools:
             self.calls = sampler.tools.new_calls()
+            for sequence in sequences:
+                if self.calls.has_failed(sequence.number):
+                    sequence.limit = 1
             self.ends_V = torch.zeros(self.model.config.vocab_size, dtype=torch.bool, device=self.device)
             self.ends_V[list(sampler.tools.ends)] = True
 
