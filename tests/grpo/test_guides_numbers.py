@@ -86,8 +86,8 @@ def planned(tmp_path_factory):
 
 
 def gigabytes(text):
-    """The sum in the doctor's table of memory."""
-    return float(text.partition(" GB, ")[0].rpartition("sum")[2])
+    """The sum of the doctor's plan of memory."""
+    return float(text.partition(" GB, ")[0].rpartition("=")[2])
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
