@@ -27,9 +27,8 @@ class CTranslate2:
         self._engine = Generator(folder, compute_type="float32", intra_threads=torch.get_num_threads())
         self._tokenizer = AutoTokenizer.from_pretrained(path)
 
-    def generate(self, work: Work, greedy: bool = False) -> list[tuple[str, int]]:
-        """Return the text of each completion, drawn at temperature 1 or greedily, and its number of tokens."""
-
+    def generate(self, work: Work, greedy: bool = False) -> list[str]:
+        """Return the text of each completion, drawn at temperature 1 or greedily."""
         prompts = work.repeated
         shortest = min(map(len, prompts))  # the rest of the longer ones is read step by step, and counted
         ends = [len(prompt) - shortest + length for prompt, length in zip(prompts, work.lengths, strict=True)]
@@ -46,7 +45,8 @@ class CTranslate2:
             callback=is_over if min(ends) < max(ends) else None,
         )
         drawn = [result.sequences_ids[0] for result in found]
-        return [(self._tokenizer.decode(ids), len(ids)) for ids in drawn]
+        assert list(map(len, drawn)) == work.lengths
+        return self._tokenizer.batch_decode(drawn)
 
 
 class LlamaCpp:
@@ -64,10 +64,10 @@ class LlamaCpp:
         self._server = Server(params)
         self._rows = rows
 
-    def generate(self, work: Work, greedy: bool = False) -> list[tuple[str, int]]:
-        """Return the text of each completion, drawn at temperature 1 or greedily, and its number of tokens."""
+    def generate(self, work: Work, greedy: bool = False) -> list[str]:
+        """Return the text of each completion, drawn at temperature 1 or greedily."""
 
-        def one(prompt: Sequence[int], length: int) -> tuple[str, int]:
+        def one(prompt: Sequence[int], length: int) -> str:
             request = {
                 "prompt": list(prompt),
                 "n_predict": length,
@@ -77,7 +77,8 @@ class LlamaCpp:
                 "cache_prompt": False,
             }
             reply = self._server.handle_completions(request)
-            return reply["choices"][0]["text"], reply["usage"]["completion_tokens"]
+            assert reply["usage"]["completion_tokens"] == length
+            return reply["choices"][0]["text"]
 
         with ThreadPoolExecutor(self._rows) as pool:
             return list(pool.map(one, work.repeated, work.lengths))

@@ -7,25 +7,23 @@ plain function when the step waits for its rewards (own.py).
 Of several processes that hold one model together, the first one asks the rewards, and all get the grades.
 """
 
-import inspect
 import logging
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from grpo.algorithm.schema import CheckedFact, Completion, Group, Score, TrainerState, own_words
+from grpo.algorithm.schema import Completion, Group, Score, TrainerState, own_words
 from grpo.base.errors import PREFLIGHT, UserError, check_all
 from grpo.base.event_loop import EventLoop, wait_for
 from grpo.base.storage import Json
 from grpo.engine.device.peers import Peers
+from rewards.own import OwnCall, OwnCalls, is_async
+from rewards.own_names import describe_failure
 from rewards.own_words import CALLS, ENVIRONMENT, MAX_NUMBER
 from rewards.registry import Columns, Counts, Grade, Reward, Rows, Say
-
-if TYPE_CHECKING:
-    from rewards.own import OwnCall, OwnCalls
 
 NUM_THREADS = 4
 NOT_A_REWARD = f"a reward is a number between -{MAX_NUMBER:g} and {MAX_NUMBER:g}, or None"
@@ -42,7 +40,7 @@ class Grading:
     """
 
     grades: list[dict[str, Future[Score]] | None]
-    own_calls: "list[OwnCall]" = field(default_factory=list)
+    own_calls: list[OwnCall] = field(default_factory=list)
 
     @property
     def is_complete(self) -> bool:
@@ -55,8 +53,6 @@ class Scorer:
     All peers make the same calls in the same order.
     """
 
-    own: "OwnCalls | None" = None
-
     def __init__(self, rewards: Sequence[Reward], weights: Sequence[float] | None = None, peers: Peers | None = None):
         self.rewards = list(rewards)
         self.peers = peers or Peers()
@@ -65,10 +61,7 @@ class Scorer:
         self.weights = dict(zip(names, weights or [1.0] * len(names), strict=True))
         self.pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="reward")
         self.loop = EventLoop("rewards")
-        if any(reward.function is not None for reward in rewards):
-            from rewards.own import OwnCalls  # most runs have no functions of a user
-
-            self.own = OwnCalls()
+        self.own = OwnCalls()
         self.under_way: dict[Group, Grading] = {}
         self.failed: set[str] = set()  # built-in rewards that have failed on a completion
         self.not_numbers: dict[str, float] = {}  # reward -> the first value that is NaN, infinite or far too large
@@ -76,7 +69,8 @@ class Scorer:
     def submit(self, group: Group, index: int, state: TrainerState = START) -> None:
         """Start grading completion `index` of `group`; with its last one, start the coroutines that see a group."""
         grading = self._grading_of(group)
-        grades = grading.grades[index] = {}
+        grades: dict[str, Future[Score]] = {}
+        grading.grades[index] = grades
         if self.peers.rank:  # the first one grades
             return
         completion = group.completions[index]
@@ -90,7 +84,7 @@ class Scorer:
         for reward in self.rewards:
             if reward.grade is not None and not completion.failure:
                 grades[reward.name] = self._start(reward.grade, text, row)
-        if grading.is_complete and self.own:
+        if grading.is_complete:
             grading.own_calls = self.own.start(self.rewards, group, state)
 
     def collect(self, *groups: Group) -> None:
@@ -105,7 +99,8 @@ class Scorer:
         for group, scores_of_each in zip(waiting, graded, strict=True):
             for completion, scores in zip(group.completions, scores_of_each, strict=True):
                 completion.scores = scores
-                completion.facts = self._facts(scores)
+                checking = [scores[reward.name].facts for reward in self.rewards if reward.checks_every_answer]
+                completion.facts = checking[0] if checking else []
                 if completion.environment:
                     completion.environment.close()
                     completion.environment = None
@@ -115,11 +110,6 @@ class Scorer:
             for completion in group.completions:
                 completion.reward = combine(completion.scores, group.weights)
             del self.under_way[group]
-
-    def _facts(self, scores: Mapping[str, Score]) -> list[CheckedFact]:
-        """Return the facts that the first reward has found which checks every answer; [] if none does."""
-        checking = [reward.name for reward in self.rewards if reward.checks_every_answer]
-        return scores[checking[0]].facts if checking else []
 
     def grade(self, groups: Sequence[Group]) -> None:
         """Grade finished groups, as evaluation does."""
@@ -149,7 +139,9 @@ class Scorer:
 
         What is counted per step begins anew. All peers must call it.
         """
-        return self.peers.of_first(self._metrics)
+        return self.peers.of_first(
+            lambda: self.own.metrics() | together(resource.counts() for resource in self.resources)
+        )
 
     def close(self) -> None:
         """Free what the rewards hold. Grades that are still under way are given up."""
@@ -157,19 +149,13 @@ class Scorer:
             resource.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
         self.loop.close()
-        if self.own:
-            self.own.loop.close()
-
-    def _metrics(self) -> dict[str, float]:
-        of_functions = [reward.name for reward in self.rewards if reward.function is not None]
-        of_own = self.own.metrics(of_functions) if self.own else {}
-        return of_own | together(resource.counts() for resource in self.resources)
+        self.own.loop.close()
 
     def _grading_of(self, group: Group) -> Grading:
         return self.under_way.setdefault(group, Grading([None] * len(group.completions)))
 
     def _start(self, grade: Grade, text: str, row: Json) -> "Future[Score]":
-        if inspect.iscoroutinefunction(grade):
+        if is_async(grade):
             return self.loop.run(grade(text, row))
         return self.pool.submit(cast(Callable[[str, Columns], Score], grade), text, row)
 
@@ -177,7 +163,7 @@ class Scorer:
         """Call users' plain functions on all groups, one after the other; then wait for all grades of each group."""
         for group in groups:
             for call in self.under_way[group].own_calls:
-                if self.own and not call.began:
+                if not call.began:
                     self.own.make(call)
         return [self._scores(group) for group in groups]
 
@@ -185,7 +171,7 @@ class Scorer:
         """Wait for a group's grades. Return for each completion: reward name -> score."""
         grading = self.under_way[group]
         scores = []
-        own = {call.name: self.own.scores(call) for call in grading.own_calls} if self.own else {}
+        own = {call.name: self.own.scores(call) for call in grading.own_calls}
         for index, (completion, grades) in enumerate(zip(group.completions, grading.grades, strict=True)):
             found = {name: of_group[index] for name, of_group in own.items()}
             found |= {name: self._grade_of(name, future) for name, future in (grades or {}).items()}
@@ -201,8 +187,6 @@ class Scorer:
         except UserError:
             raise
         except Exception as error:
-            from rewards.own_names import describe_failure  # which knows users' files
-
             why = describe_failure(error)
         if name not in self.failed:
             self.failed.add(name)
@@ -236,8 +220,8 @@ def after_calls(completion: Completion, score: Score) -> Score:
 
 def together(counts: Iterable[Counts]) -> dict[str, float]:
     """Return the numbers of several resources as one each: two rewards may have a judge each, or check facts."""
-    numbers: dict[str, float] = defaultdict(int)
-    divisors: dict[str, float] = defaultdict(int)
+    numbers: Counter[str] = Counter()
+    divisors: Counter[str] = Counter()
     for of_one in counts:
         for name, (number, divisor) in of_one.items():
             numbers[name] += number

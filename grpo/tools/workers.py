@@ -59,6 +59,8 @@ class Line:
         try:
             value = alone(work)
             future.set_result(self.runner.run(_result_of(value)) if inspect.isawaitable(value) else value)
+        except StopIteration as error:  # asyncio's futures take none
+            future.set_exception(RuntimeError(describe_failure(error)))
         except BaseException as error:  # no signal arrives on these threads
             future.set_exception(error)
 

@@ -230,11 +230,12 @@ def test_tags_that_are_never_closed_take_linear_time():
 
 def one_call(encoder, tools, text="<search>a</search>", after=None):
     """What becomes of a completion that calls, and its last call. after: what it has said before."""
-    calls, completion, ids = tools.new_calls(), after or Completion([], [], [], "stop"), encoder.plain(text)
+    completion, ids = after or Completion([], [], [], "stop"), encoder.plain(text)
+    tools.forget_calls()
     for name, new in ("ids", ids), ("logps", [-1.0] * len(ids)), ("cuts", [NO_CUT] * len(ids)):
         getattr(completion, name).extend(new)
-    assert calls.pause(0, completion, 500)
-    while not (taken := calls.take(wait=True)):
+    assert tools.pause(0, completion, 500)
+    while not (taken := tools.take(wait=True)):
         pass
     (found,) = (completion for _, completion, _ in taken)
     return found, found.calls[-1]
@@ -310,7 +311,7 @@ def test_an_async_tool_that_exits_leaves_the_others_alone(encoder, make_tools):
         await asyncio.sleep(0.2)
         return query
 
-    calls, taken = make_tools({"search": says, "shout": exits_later}).new_calls(), {}
+    calls, taken = make_tools({"search": says, "shout": exits_later}), {}
     for number, tool in enumerate(FUNCTIONS):
         assert calls.pause(number, make_completion(encoder.plain(f"<{tool}>a</{tool}>")), LIMIT)
     while len(taken) < 2:
@@ -353,12 +354,11 @@ def test_many_calls_need_few_threads(encoder, make_tools):
         return query
 
     tools, before = make_tools({"search": work}, timeout_s=0.1), threading.active_count()
-    calls = tools.new_calls()
     for number in range(5000):
-        assert calls.pause(number, make_completion(encoder.plain(f"<search>{number}</search>")), LIMIT)
+        assert tools.pause(number, make_completion(encoder.plain(f"<search>{number}</search>")), LIMIT)
     taken = {}
     while len(taken) < 5000:
-        taken |= {number: completion.calls[0] for number, completion, _ in calls.take(wait=True)}
+        taken |= {number: completion.calls[0] for number, completion, _ in tools.take(wait=True)}
         most = max(most, threading.active_count() - before)
     assert most <= 2 * workers.MAX_RUNNING + workers.MAX_HUNG
     late = [number for number, call in taken.items() if "no answer" in call.failure]

@@ -205,12 +205,13 @@ def turn(protocol: TemplateProtocol, text: str) -> Completion:
 
 def go(tools, said, limit=2000):
     """What becomes of the first completion when its turn ends; and whether it goes on."""
-    calls, completion = tools.new_calls(), turn(tools.protocol, said)
-    if not calls.pause(0, completion, limit):
+    completion = turn(tools.protocol, said)
+    tools.forget_calls()
+    if not tools.pause(0, completion, limit):
         return completion, False
-    while not (taken := calls.take(wait=True)):
+    while not (taken := tools.take(wait=True)):
         pass
-    calls.workers.close()
+    tools.workers.close()
     return taken[0][1:]
 
 
