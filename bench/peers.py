@@ -1,4 +1,4 @@
-"""Set up whom we are compared with in more than one benchmark: transformers' model, and TRL's GRPOTrainer.
+"""Set up whom we are compared with: transformers' model, CTranslate2's generator, and TRL's GRPOTrainer.
 
 Their libraries are imported where they are needed, since a benchmark also runs without its peers.
 """
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from bench import timing
-from bench.workload import Ids, plain_logprobs
+from bench.workload import Ids, Work, plain_logprobs
 from grpo.algorithm.schema import Completion
 from grpo.config.options import TrainConfig
 from grpo.engine.model.weight import Build
@@ -29,6 +29,40 @@ def transformers_model(path: Path, build: Build):
 
     model = AutoModelForCausalLM.from_pretrained(path, dtype=build.dtype, attn_implementation="sdpa")
     return model.to(build.device).eval()
+
+
+class CTranslate2:
+    """CTranslate2's generator for a checkpoint: in float32, on a CPU, with torch's number of threads."""
+
+    def __init__(self, path: Path):
+        from ctranslate2 import Generator
+        from ctranslate2.converters import TransformersConverter
+        from transformers import AutoTokenizer
+
+        folder = TransformersConverter(str(path)).convert(str(path / "ctranslate2"), force=True)
+        self._engine = Generator(folder, compute_type="float32", intra_threads=torch.get_num_threads())
+        self._tokenizer = AutoTokenizer.from_pretrained(path)
+
+    def generate(self, work: Work, greedy: bool = False) -> list[str]:
+        """Return the text of each completion, drawn at temperature 1 or greedily."""
+        prompts = work.repeated
+        shortest = min(map(len, prompts))  # the rest of the longer ones is read step by step, and counted
+        ends = [len(prompt) - shortest + length for prompt, length in zip(prompts, work.lengths, strict=True)]
+
+        def is_over(result) -> bool:
+            return result.step + 1 >= ends[result.batch_id]
+
+        found = self._engine.generate_batch(
+            list(map(self._tokenizer.convert_ids_to_tokens, prompts)),
+            include_prompt_in_result=False,
+            sampling_topk=int(greedy),  # 0: of all tokens
+            min_length=work.steps,
+            max_length=max(ends),
+            callback=is_over if min(ends) < max(ends) else None,
+        )
+        drawn = [result.sequences_ids[0] for result in found]
+        assert list(map(len, drawn)) == work.lengths
+        return self._tokenizer.batch_decode(drawn)
 
 
 def logprob_errors(peer, pairs: Iterable[tuple[Ids, Completion]]) -> torch.Tensor:

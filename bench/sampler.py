@@ -12,11 +12,12 @@ How fast is generation, compared with transformers' generate at the same weights
 Lengths are forced without touching how either side works: ours takes `limits`, the tokens that each completion may
 have; transformers has stopping criteria that answer row by row, and fills done rows with padding until the longest is
 done. Neither side knows an end token. For transformers, prompts of different lengths are padded on the left and
-repeated for each completion, as TRL does. CTranslate2 and llama.cpp (engines.py) are given the lengths, too, and run
-in float32 (--dtype float32). Ours records log-probs while it samples; transformers is not asked to.
+repeated for each completion, as TRL does. CTranslate2 is given the lengths, too, and runs in float32 (--dtype float32).
+Ours records log-probs while it samples; transformers is not asked to.
 
-Checked in the same run, in float32: log-probs of the drawn tokens equal those of transformers' forward pass. The floor
-is that of all decode steps, each with the rows that are not done. The last line of stdout is JSON.
+Checked in the same run, in float32: log-probs of the drawn tokens equal those of transformers' forward pass, and greedy
+texts those of CTranslate2. The floor is that of all decode steps, each with the rows that are not done. The last line
+of stdout is JSON.
 """
 
 import operator
@@ -31,7 +32,7 @@ from pathlib import Path
 
 import torch
 
-from bench import ceilings, engines, models, peers
+from bench import ceilings, models, peers
 from bench.record import Results, parse
 from bench.timing import Side
 from bench.workload import KINDS, Work, padded, random_rows
@@ -131,20 +132,15 @@ def speed(path: Path, work: Work, name: str, results: Results) -> None:
     if options.peer == "hf":
         peer = peers.transformers_model(path, models.build_of(options))
         sides["hf"] = partial(generate, peer, work, options.top_p)
-    elif options.peer != "none":
-        sides[options.peer] = partial(engine_of(options.peer, path, work).generate, work)
+    elif options.peer == "ctranslate2":
+        sides["ctranslate2"] = partial(peers.CTranslate2(path).generate, work)
     floor = ceilings.generation_floor(model, work, results.peak)
     target = TARGETS.get(options.peer, (None, None))[work.group > 1]
     results.compare(name, sides, sum(work.lengths), floor, target=target)
 
 
-def engine_of(peer: str, path: Path, work: Work) -> engines.CTranslate2 | engines.LlamaCpp:
-    """Load a checkpoint into one of the engines."""
-    return engines.CTranslate2(path) if peer == "ctranslate2" else engines.LlamaCpp(path, len(work.lengths))
-
-
 def agreement(path: Path, options) -> dict[str, float]:
-    """Compare both sides in float32: the log-probs of drawn tokens with transformers', greedy texts with an engine's."""
+    """Compare both sides in float32: log-probs of drawn tokens with transformers', greedy texts with CTranslate2's."""
     build = models.build_of(options, dtype="float32")
     model = models.ours(path, build)
     prompts = random_rows([5, 7, 9, 11, 13, 15, 17, 20], model.config.vocab_size)
@@ -156,7 +152,7 @@ def agreement(path: Path, options) -> dict[str, float]:
         return {"logp_difference_max": float(errors_C.max())}
     from transformers import AutoTokenizer
 
-    texts = engine_of(options.peer, path, work).generate(work, greedy=True)
+    texts = peers.CTranslate2(path).generate(work, greedy=True)
     tokenizer = AutoTokenizer.from_pretrained(path)
     mine = [tokenizer.decode(completion.ids) for completion in sample(sampler, work, top_k=1)]
     return {"share of the same greedy texts": statistics.mean(map(operator.eq, texts, mine))}
@@ -204,7 +200,6 @@ def main(argv: list[str] | None = None) -> dict:
     needs = {
         "hf": ("transformers",),
         "ctranslate2": ("ctranslate2", "transformers"),
-        "llama.cpp": ("xllamacpp", "gguf", "transformers"),
         "none": (),
     }
     options = parse("sampler", __doc__, argv, SIZES, needs, choices={"models": models.SHAPES})
@@ -212,7 +207,7 @@ def main(argv: list[str] | None = None) -> dict:
     about = f", top_p {options.top_p:g}" if options.top_p < 1 else ""
     about += f", adapter of rank {options.rank}" if options.rank else ""
     about += ", beside a busy process" if options.busy else ""
-    about += f", with {options.peer}" if options.peer in ("ctranslate2", "llama.cpp") else ""
+    about += ", with ctranslate2" if options.peer == "ctranslate2" else ""
     for name in options.models:
         vocab = models.SHAPES[name]["vocab_size"]
         with models.temporary_model(name, options) as path:

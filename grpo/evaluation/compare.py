@@ -8,10 +8,11 @@
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from types import MappingProxyType
 
 import numpy as np
 
@@ -51,8 +52,11 @@ class Comparison:
     measures: dict[str, Difference]
 
 
-def compare(a: Measured, b: Measured) -> Comparison:
-    """Compare two models by each measure. UserError (exit 3) if there is no question that both have answered."""
+def compare(a: Measured, b: Measured, titles: Mapping[Question, str] = MappingProxyType({})) -> Comparison:
+    """Compare two models by each measure. UserError (exit 3) if there is no question that both have answered.
+
+    titles: of questions that are resampled together, since questions about one subject are not independent.
+    """
     shared: dict[str, list[Question]] = {}
     for name in a:
         of_both = [question for question in a[name] if question in b.get(name, ())]
@@ -69,20 +73,28 @@ def compare(a: Measured, b: Measured) -> Comparison:
         )
     number = max(map(len, shared.values()))
     measures = {
-        name: difference([a[name][question] for question in questions], [b[name][question] for question in questions])
+        name: difference(
+            [a[name][question] for question in questions],
+            [b[name][question] for question in questions],
+            [titles.get(question, question) for question in questions],
+        )
         for name, questions in shared.items()
     }
     return Comparison(number, len(of_a | of_b) - number, measures)
 
 
-def difference(a: Iterable[list[float]], b: Iterable[list[float]]) -> Difference:
-    """Compare a measure of two models. a, b: the values of the answers to each question."""
+def difference(a: Iterable[list[float]], b: Iterable[list[float]], subjects: Sequence[Hashable]) -> Difference:
+    """Compare a measure of two models. a, b: the values of the answers to each question. subjects: of the questions."""
     of_a = list(map(fmean, a))
     of_b = list(map(fmean, b))
     changes = np.array([after - before for before, after in zip(of_a, of_b, strict=True)])
     mean_a = fmean(of_a)
     mean_b = fmean(of_b)
-    low, high = interval(lambda chosen: changes[chosen].mean(), len(changes))
+    numbers = {subject: number for number, subject in enumerate(dict.fromkeys(subjects))}
+    places = [numbers[subject] for subject in subjects]
+    sizes = np.bincount(places)
+    sums = np.bincount(places, changes)
+    low, high = interval(lambda chosen: sums[chosen].sum() / sizes[chosen].sum(), len(sizes))
     return Difference(mean_a, mean_b, mean_b - mean_a, low, high, exchange_test(changes))
 
 

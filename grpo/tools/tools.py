@@ -162,12 +162,12 @@ class Tools:
         texts = [request.error or request.query] if request.arguments is None else []
         arguments = request.arguments or {}
         function = str if request.error else self.functions.get(request.tool)
-        if function:
-            job = Job(number, partial(function, *texts, **arguments))
-        else:
+        if function is None:
             environment = paused.completion.environment
             call = partial(methodcaller(request.tool, *texts, **arguments), environment.object)
             job = Job(number, call, environment.line, may_end=request.tool == STEP)
+        else:
+            job = Job(number, partial(function, *texts, **arguments))
         self.workers.add(job)
 
     def _add(self, paused: Paused, failure: str) -> None:
