@@ -95,13 +95,9 @@ def _listed(target: Target) -> list[str]:
 def _misspelt(target: Target) -> list[str]:
     """Write one and two other letters, and the same letters and words in another order."""
     truth = target.truth
+    other_words = " ".join(reversed(truth.split()))
     return _others(
-        target,
-        f"{truth[:-1]}x",
-        f"{truth[0]}zx{truth[3:]}",
-        truth[::-1],
-        "".join(sorted(truth)),
-        " ".join(reversed(truth.split())),
+        target, f"{truth[:-1]}x", f"{truth[0]}zx{truth[3:]}", truth[::-1], "".join(sorted(truth)), other_words
     )
 
 
@@ -109,13 +105,7 @@ def _cut(target: Target) -> list[str]:
     """Write the first word of the answer, the last one, the first half, and the first letters."""
     first, *_, last = target.truth.split() * 2
     half = len(target.truth) // 2 + 1
-    return _others(
-        target,
-        first,
-        last,
-        target.truth[:half],
-        target.truth[:3],
-    )
+    return _others(target, first, last, target.truth[:half], target.truth[:3])
 
 
 def _others(target: Target, *answers: str) -> list[str]:
@@ -126,11 +116,8 @@ def _others(target: Target, *answers: str) -> list[str]:
 
 def _elsewhere(target: Target) -> list[str]:
     """Write the truth into the thoughts, also with its marks, before a wrong answer and before none."""
-    texts = []
-    for said in (target.truth, target.mark(target.truth)):
-        thought = f"At first sight {said} may seem right."
-        texts += [target.write(target.wrong, thought), target.write("", thought)]
-    return texts
+    thoughts = [f"At first sight {said} may seem right." for said in (target.truth, target.mark(target.truth))]
+    return [target.write(answer, thought) for thought in thoughts for answer in (target.wrong, "")]
 
 
 def _short_and_long(target: Target) -> list[str]:
