@@ -9,11 +9,10 @@ Of several processes that hold one model together, the first one asks the reward
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import cast
 
 from grpo.algorithm.schema import Completion, Group, Score, TrainerState, own_words
 from grpo.base.errors import PREFLIGHT, UserError, check_all
@@ -23,7 +22,7 @@ from grpo.engine.device.peers import Peers
 from rewards.own import OwnCall, OwnCalls, is_async
 from rewards.own_names import describe_failure
 from rewards.own_words import CALLS, ENVIRONMENT, MAX_NUMBER
-from rewards.registry import Columns, Counts, Grade, Reward, Rows, Say
+from rewards.registry import Counts, Grade, Reward, Rows, Say
 
 NUM_THREADS = 4
 NOT_A_REWARD = f"a reward is a number between -{MAX_NUMBER:g} and {MAX_NUMBER:g}, or None"
@@ -69,8 +68,7 @@ class Scorer:
     def submit(self, group: Group, index: int, state: TrainerState = START) -> None:
         """Start grading completion `index` of `group`; with its last one, start the coroutines that see a group."""
         grading = self._grading_of(group)
-        grades: dict[str, Future[Score]] = {}
-        grading.grades[index] = grades
+        grades = grading.grades[index] = {}
         if self.peers.rank:  # the first one grades
             return
         completion = group.completions[index]
@@ -157,7 +155,7 @@ class Scorer:
     def _start(self, grade: Grade, text: str, row: Json) -> "Future[Score]":
         if is_async(grade):
             return self.loop.run(grade(text, row))
-        return self.pool.submit(cast(Callable[[str, Columns], Score], grade), text, row)
+        return self.pool.submit(grade, text, row)
 
     def _grade(self, groups: Sequence[Group]) -> list[list[dict[str, Score]]]:
         """Call users' plain functions on all groups, one after the other; then wait for all grades of each group."""

@@ -473,6 +473,8 @@ def test_what_becomes_of_an_environment_that_fails(method, monkeypatch):
         assert goes_on and completion.calls[0].result == "Error: RuntimeError: increment fails"
     elif method == "get_reward":
         refused(lambda: graded(completion), "get_reward fails", exit_code=1)
+        monkeypatch.setattr(Counter, "get_reward", lambda self: next(iter(())))
+        refused(lambda: graded(completion), "StopIteration (", exit_code=1)
     else:
         assert not goes_on and f"{method} fails" in completion.failure and completion.finish_reason == "tool"
     tools.close()
