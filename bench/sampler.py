@@ -1,4 +1,4 @@
-"""python -m bench.sampler [--peer NAME] [--models smollm2] [--batches 32] [--tokens 64] [--rank 16] [--busy]
+"""python -m bench.sampler [--peer NAME] [--models smollm2] [--batches 32] [--tokens 64] [--rank 16]
 
 How fast is generation, compared with transformers' generate at the same weights, dtype, prompts and lengths
 (temperature 1, top_k 0)? With a vocabulary of 152k entries and top-p: --models 0.5b --batches 16 --tokens 32
@@ -22,10 +22,7 @@ of stdout is JSON.
 
 import operator
 import statistics
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -58,7 +55,6 @@ SIZES = {
         "tokens": 64,  # of the longest completion
         "top_p": 1.0,
         "rank": 0,  # of an adapter on all projections, of our side alone
-        "busy": False,  # one process beside it that never waits
         "vocabulary": 32768,  # of the drawing
     },
     "cuda": {"models": ["1.5b"], "tokens": 512, "vocabulary": 151936},
@@ -105,17 +101,6 @@ def sample(sampler: Sampler, work: Work, **settings: float) -> list[Completion]:
     seeds = list(range(len(work.lengths)))
     params = SamplingParams(work.steps, **settings)
     return list(chain(*sampler.sample(work.prompts, work.group, params, seeds, limits=work.lengths)))
-
-
-@contextmanager
-def busy_process() -> Iterator[None]:
-    """Keep a core busy meanwhile."""
-    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 def speed(path: Path, work: Work, name: str, results: Results) -> None:
@@ -206,7 +191,6 @@ def main(argv: list[str] | None = None) -> dict:
     results = Results("sampler", options, ceilings.peaks)
     about = f", top_p {options.top_p:g}" if options.top_p < 1 else ""
     about += f", adapter of rank {options.rank}" if options.rank else ""
-    about += ", beside a busy process" if options.busy else ""
     about += ", with ctranslate2" if options.peer == "ctranslate2" else ""
     for name in options.models:
         vocab = models.SHAPES[name]["vocab_size"]
@@ -214,8 +198,7 @@ def main(argv: list[str] | None = None) -> dict:
             for batch in options.batches:
                 for kind, make in KINDS.items():
                     work = make(batch, options.tokens, vocab)
-                    with busy_process() if options.busy else nullcontext():
-                        speed(path, work, f"{name}, {kind} lengths, batch {batch}{about}", results)
+                    speed(path, work, f"{name}, {kind} lengths, batch {batch}{about}", results)
             if options.peer != "none":
                 results.check({f"{name} {check}": value for check, value in agreement(path, options).items()})
     drawing(results)
