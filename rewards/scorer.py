@@ -218,8 +218,8 @@ def after_calls(completion: Completion, score: Score) -> Score:
 
 def together(counts: Iterable[Counts]) -> dict[str, float]:
     """Return the numbers of several resources as one each: two rewards may have a judge each, or check facts."""
-    numbers: Counter[str] = Counter()
-    divisors: Counter[str] = Counter()
+    numbers: dict[str, float] = Counter()
+    divisors: dict[str, float] = Counter()
     for of_one in counts:
         for name, (number, divisor) in of_one.items():
             numbers[name] += number
