@@ -15,10 +15,10 @@ from bench import models
 from bench.timing import Side, once
 from bench.workload import Work
 from grpo.engine.device.products import linear, prepack, slow_dtype
+from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.memory import kv_bytes_per_token
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.weight import Build
 
 Peaks = Mapping[str, float]  # what `peaks` measured
 REPEATS = 5

@@ -16,8 +16,8 @@ from bench import ceilings, models
 from bench.record import Results, parse
 from bench.workload import plain_logprobs
 from grpo.algorithm.logprobs import token_logprobs
+from grpo.engine.model.build import Build
 from grpo.engine.model.memory import CHUNK
-from grpo.engine.model.weight import Build
 
 TARGETS = {"float32": 1.3, "bfloat16": 2.0}  # times faster than the peer
 SIZES = {

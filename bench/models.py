@@ -21,9 +21,9 @@ from grpo.algorithm.schema import REFERENCE, Layout
 from grpo.base.storage import write_json
 from grpo.data.worlds.model import CHAT_TEMPLATE, TURN, TURN_END
 from grpo.engine.attention.choice import packed_attention
+from grpo.engine.model.build import Build, LoraSpec
 from grpo.engine.model.decoder import Decoder, OwnDecoder
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.weight import Build, LoraSpec
 from grpo.engine.model.weights import load_decoder, save_checkpoint
 from grpo.run import run
 

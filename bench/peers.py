@@ -11,7 +11,7 @@ import torch
 from bench.workload import Ids, Work, plain_logprobs
 from grpo.algorithm.schema import Completion
 from grpo.config.options import TrainConfig
-from grpo.engine.model.weight import Build
+from grpo.engine.model.build import Build
 
 SHARED = (  # keys that mean the same to TRL and to us; all of the loss and of sampling, since defaults differ
     "num_generations max_completion_length temperature top_p beta loss_type scale_rewards epsilon epsilon_high delta "

@@ -21,9 +21,10 @@ from grpo.engine.model.adapter import (
     save_adapter,
     trained_adapter,
 )
+from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.memory import loading
-from grpo.engine.model.weight import ALL_PROJECTIONS, Build, LoraSpec, master_dtype
+from grpo.engine.model.weight import master_dtype
 from grpo.engine.model.weights import DTYPES, load_decoder, read_model_config, save_checkpoint
 from grpo.engine.parallel.shard import ALONE, Shard
 

@@ -11,15 +11,16 @@ again for every few rows of x, so this is for small ones alone (`ops.append_prod
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 TILE = {"rows": 1, "columns": 4, "tile": 1024, "num_warps": 4}  # rows of x and of A, and entries of both, at a time
 
 
-def append_product(x: torch.Tensor, A_RI: torch.Tensor, copies: int = 1) -> tuple[torch.Tensor, ...]:
+def append_product(x: Tensor, A_RI: Tensor, copies: int = 1) -> tuple[Tensor, ...]:
     """Return [x | h₁], …, [x | hₙ], where x Aᵀ = [h₁ | … | hₙ], each [T, I + R / n]; not differentiable.
 
     x: [T, I]; or n copies of it with R / n spare columns each, [n, T, I + R / n], which are filled in place. copies: n.
-    Both must be contiguous along their last axis. Slow twin: kernels/reference.py `append_product`.
+    Both must be contiguous along their last axis. Slow twin: kernels/twins.py `append_product`.
     """
     R, I = A_RI.shape
     T = x.shape[-2]

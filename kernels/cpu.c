@@ -2,7 +2,7 @@
 
    cpu.py compiles this file and calls it. As in Python, the end of a name says its shape: T rows, O outputs, I inputs;
    D and F the widths of the stream and of an MLP; B sequences, H heads, K key-value heads, J queries of each, S
-   positions, E numbers of a head. Slow twins: reference.py.
+   positions, E numbers of a head. Slow twins: twins.py.
    The bits of a row depend neither on the other rows nor on the number of threads. Long sums of products and attention
    are added up in blocks, so that their rounding errors stay small.
    A `static` function with `omp for` shares its loop among the threads that call it, and they wait for one another at
@@ -19,7 +19,7 @@ typedef float vec __attribute__((vector_size(4 * LANES), aligned(4)));
 /* --- y = x W^T ---------------------------------------------------------------------------------------------------- */
 
 /* Lay a weight out in panels of PANEL outputs, each [I, PANEL]; the last one is filled up with zeros. */
-void pack(const float *weight_OI, float *panels, long O, long I, int threads) {
+void prepack(const float *weight_OI, float *panels, long O, long I, int threads) {
 #pragma omp parallel for num_threads(threads)
   for (long o = 0; o < O; o += PANEL)
     for (long i = 0; i < I; i++)
@@ -247,7 +247,7 @@ void decode_attention(const float *q_BHE, const float *k_BKSE, const float *v_BK
 
 /* --- a decode step ------------------------------------------------------------------------------------------------ */
 
-/* The weights of a layer: matrices as `pack` lays them out; NULL for a bias or a norm of heads that it has not. */
+/* The weights of a layer: matrices as `prepack` lays them out; NULL for a bias or a norm of heads that it has not. */
 struct layer {
   const float *attention_norm, *qkv, *qkv_bias, *q_norm, *k_norm, *o, *o_bias;
   const float *mlp_norm, *gate_up, *gate_up_bias, *down, *down_bias;

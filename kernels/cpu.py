@@ -24,7 +24,7 @@ PANEL, LANES = 24, 8  # as in cpu.c: outputs of a panel; numbers of a register
 # Not -ffast-math: it would change the order of sums.
 COMPILE = ["-O3", "-mavx2", "-mfma", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-c"]
 FUNCTIONS = {  # the arguments of each, before the number of threads: p a pointer, l a long, f a float
-    "pack": "ppll",
+    "prepack": "ppll",
     "product": "pppplll",
     "rotate_into_cache": "p" * 9 + "l" * 9,
     "decode_attention": "p" * 6 + "l" * 7,
@@ -62,13 +62,13 @@ class CpuKernels:
             values.append(argument.data_ptr() if isinstance(argument, Tensor) else argument)
         getattr(self.library, name)(*values, torch.get_num_threads())
 
-    def pack(self, weight_OI: Tensor) -> Panels:
+    def prepack(self, weight_OI: Tensor) -> Panels:
         """Lay a weight out for `product`."""
         O, I = weight_OI.shape
         assert weight_OI.dtype == torch.float32
         source = weight_OI.contiguous()
         values = weight_OI.new_empty(-(-O // PANEL), I, PANEL)
-        self.call("pack", source, values, O, I)
+        self.call("prepack", source, values, O, I)
         return Panels(self, values, weight_OI.shape)
 
     def product(self, x_TI: Tensor, weight: Panels, bias_O: Tensor | None = None) -> Tensor:
@@ -93,7 +93,7 @@ class CpuKernels:
     ) -> Tensor:
         """Return the rotated queries; write rotated keys, and values, into row b of the cache at position_B[b].
 
-        q, k and v may be parts of one product. Slow twin: kernels/reference.py `rotate`.
+        q, k and v may be parts of one product. Slow twin: kernels/twins.py `rotate`.
         """
         B, H, E = q_BHE.shape
         K = k_BKE.shape[1]
@@ -113,7 +113,7 @@ class CpuKernels:
     def decode_attention(self, q_BHE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, length_B: Tensor) -> Tensor:
         """Attend from one query per row to the first length_B[b] positions, at least one.
 
-        Slow twin: kernels/reference.py `decode_attention`.
+        Slow twin: kernels/twins.py `decode_attention`.
         """
         B, H, E = q_BHE.shape
         K, S = k_BKSE.shape[1:3]

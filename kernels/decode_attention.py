@@ -1,6 +1,6 @@
 """Attend from one new token per sequence to its keys in the cache: grouped queries, split keys (Flash-Decoding).
 
-A program takes one sequence, one key-value head and one split (a range of positions). All query heads of the group
+A program takes one sequence, one key-value head and one split (a range of positions). All query heads of that head
 share the program as one operand of the matrix product (padded to 16 rows), so each key is read once. The program keeps
 the running maximum, sum and output of the online softmax. A second launch weights the splits by exp(lse - max lse),
 where lse is the log-sum-exp of a split's scores. Positions at or after a sequence's length are never read. Splitting
@@ -12,6 +12,7 @@ import math
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 POSITIONS = 64  # per tile
 TILE = {"positions": POSITIONS, "num_warps": 4, "num_stages": 3}
@@ -21,18 +22,18 @@ MIN_DOT = 16  # rows and columns that an operand of tl.dot must have
 
 
 def decode_attention(
-    q_BHE: torch.Tensor,
-    k_BKSE: torch.Tensor,
-    v_BKSE: torch.Tensor,
-    lengths_B: torch.Tensor,
+    q_BHE: Tensor,
+    k_BKSE: Tensor,
+    v_BKSE: Tensor,
+    lengths_B: Tensor,
     num_positions: int,
     num_splits: int = 0,
-) -> torch.Tensor:
+) -> Tensor:
     """Return softmax(q kᵀ / sqrt(E)) v over the first lengths_B positions of each slot [B, H, E]; length 0 gives zeros.
 
     k_BKSE and v_BKSE are views of the cache with equal strides, contiguous along E. num_positions is at least the
     largest length. It and num_splits (0: chosen by the size of the GPU) shape the launch, so the lengths can stay on
-    the device. Slow twin: kernels/reference.py `decode_attention`.
+    the device. Slow twin: kernels/twins.py `decode_attention`.
     """
     B, H, E = q_BHE.shape
     K = k_BKSE.shape[1]
@@ -55,8 +56,8 @@ def decode_attention(
         *k_BKSE.stride()[:3],
         num_splits,
         1.0 / math.sqrt(E),
-        group=H // K,
-        padded_group=max(MIN_DOT, triton.next_power_of_2(H // K)),
+        J=H // K,
+        padded_J=max(MIN_DOT, triton.next_power_of_2(H // K)),
         is_exact=is_exact,
         **shape,
         **(EXACT_TILE if is_exact else TILE),
@@ -92,8 +93,8 @@ def _stretches(
     position_stride,
     splits,
     scale,
-    group: tl.constexpr,
-    padded_group: tl.constexpr,
+    J: tl.constexpr,
+    padded_J: tl.constexpr,
     positions: tl.constexpr,
     is_exact: tl.constexpr,
     E: tl.constexpr,
@@ -104,16 +105,16 @@ def _stretches(
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
     length = tl.load(lengths_ptr + row).to(tl.int32)
-    g = tl.arange(0, padded_group)
+    j = tl.arange(0, padded_J)
     e = tl.arange(0, padded_E)
     s = tl.arange(0, positions)
-    used = (g[:, None] < group) & (e[None] < E)
-    source = q_ptr + row * q_row_stride + (kv_head * group + g[:, None]) * q_head_stride + e[None]
+    used = (j[:, None] < J) & (e[None] < E)
+    source = q_ptr + row * q_row_stride + (kv_head * J + j[:, None]) * q_head_stride + e[None]
     queries = tl.load(source, mask=used, other=0.0)
 
-    top = tl.full([padded_group], float("-inf"), tl.float32)
-    sum_exp = tl.zeros([padded_group], tl.float32)
-    out = tl.zeros([padded_group, padded_E], tl.float32)
+    top = tl.full([padded_J], float("-inf"), tl.float32)
+    sum_exp = tl.zeros([padded_J], tl.float32)
+    out = tl.zeros([padded_J, padded_E], tl.float32)
     precision: tl.constexpr = "ieee" if is_exact else "tf32"  # tf32 matters for float32 operands only
     slot = row * slot_stride + kv_head * kv_head_stride
     split_length = tl.cdiv(tl.cdiv(length, splits), positions) * positions  # of this row: short rows keep all busy
@@ -134,12 +135,12 @@ def _stretches(
         out = out * decay[:, None] + tl.dot(p.to(values.dtype), values, input_precision=precision)
         top = new_top
 
-    head = (row * tl.num_programs(1) + kv_head) * group + g
+    head = (row * tl.num_programs(1) + kv_head) * J + j
     sum_or_one = tl.where(sum_exp > 0, sum_exp, 1.0)  # a split beyond the length gives zeros and weight 0
     out = out / sum_or_one[:, None]
     target = part_ptr + (head[:, None] * splits + split) * E + e[None]
     tl.store(target, out.to(part_ptr.dtype.element_ty), mask=used)
-    tl.store(lse_ptr + head * splits + split, top + tl.log2(sum_or_one), mask=g < group)
+    tl.store(lse_ptr + head * splits + split, top + tl.log2(sum_or_one), mask=j < J)
 
 
 @triton.jit(do_not_specialize=["splits"])

@@ -9,26 +9,27 @@ twice. u is a hash of (seed, position).
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 PIECE = 4096
 
 
 def draw_rows(
-    logits_BV: torch.Tensor,
-    seed_B: torch.Tensor,
-    position_B: torch.Tensor,
+    logits_BV: Tensor,
+    seed_B: Tensor,
+    position_B: Tensor,
     temperature: float,
-    thresholds: tuple[torch.Tensor, torch.Tensor] | None,
-    record: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-) -> torch.Tensor:
+    thresholds: tuple[Tensor, Tensor] | None,
+    results: tuple[Tensor, Tensor, Tensor],
+) -> Tensor:
     """Return a token per row (int64), and record it with its log-prob at that temperature (float32, nats).
 
     Temperature 0 takes the likeliest token, with log-prob 0. If a row is not finite, its log-prob is not either, and
     its token, which means nothing, is draw.draw's. thresholds: from nucleus.thresholds, the least logit and
-    the least log-prob that can be drawn; the log-prob is then that among the remaining tokens. record: three tensors
+    the least log-prob that can be drawn; the log-prob is then that among the remaining tokens. results: three tensors
     [B, X] with equal strides; column position_B[b] of row b receives the token, its log-prob and the least log-prob.
     The tokens are those of draw.draw(logits_BV, draw.uniforms(seed_B, position_B), ...), except where u * total lies
-    within rounding of the edge between two tokens. Slow twin: kernels/reference.py `draw`.
+    within rounding of the edge between two tokens. Slow twin: kernels/twins.py `draw`.
     """
     B, V = logits_BV.shape
     id_B = torch.empty(B, dtype=torch.int64, device=logits_BV.device)
@@ -47,8 +48,8 @@ def draw_rows(
             position_B,
             id_B,
             cut_B,
-            *record,
-            record[0].stride(0),
+            *results,
+            results[0].stride(0),
             logits_BV.stride(0),
             V,
             num_pieces,
@@ -62,9 +63,7 @@ def draw_rows(
     return id_B
 
 
-def piece_masses(
-    logits_BV: torch.Tensor, temperature: float, least_B: torch.Tensor | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
+def piece_masses(logits_BV: Tensor, temperature: float, least_B: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the largest logit of each piece of a row, and the piece's mass relative to it: [B, pieces] each, float32.
 
     least_B: entries below it do not count. At temperature 0 the index of the largest logit takes the place of the mass.
@@ -130,7 +129,7 @@ def _pick(
     ids_ptr,
     logps_ptr,
     cuts_ptr,
-    record_stride,
+    results_stride,
     stride,
     V,
     num_pieces,
@@ -169,7 +168,7 @@ def _pick(
         entry = tl.where(total - total == 0, entry, V)  # total is NaN if the row is not finite
     token = tl.minimum(chosen * piece + entry, V - 1).to(tl.int64)  # an id beyond the vocabulary would stop the GPU
     tl.store(id_ptr + row, token)
-    place = row.to(tl.int64) * record_stride + position
+    place = row.to(tl.int64) * results_stride + position
     tl.store(ids_ptr + place, token)
     tl.store(logps_ptr + place, logp)
     tl.store(cuts_ptr + place, tl.load(cut_ptr + row) if has_least else float("-inf"))

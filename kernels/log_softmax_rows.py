@@ -17,23 +17,24 @@ in flight fit into it.
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 TILE = 8192
 
 
 def log_softmax_rows(
-    logits_CV: torch.Tensor,
-    targets_C: torch.Tensor,
+    logits_CV: Tensor,
+    targets_C: Tensor,
     temperature: float,
     slope_dtype: torch.dtype | None = None,
-    cut_C: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    cut_C: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return the target's log-prob and the entropy of each row (float32, nats), and onehot - softmax [C, V].
 
     The last result overwrites the logits. slope_dtype: that of the logits, or a narrower one, which then fills the
     front half of each row's bytes. None leaves the logits unchanged, and the last result is None. cut_C: drops tokens
     whose log-prob in the full distribution is below it, but never the target; all results are then those of the
-    distribution over the remaining tokens. Slow twin: kernels/reference.py `log_softmax_rows`.
+    distribution over the remaining tokens. Slow twin: kernels/twins.py `log_softmax_rows`.
     """
     C, V = logits_CV.shape
     logp_C = torch.empty(C, dtype=torch.float32, device=logits_CV.device)

@@ -5,21 +5,21 @@ both is e^(l₁ - l) out₁ + e^(l₂ - l) out₂. A program takes one token wit
 writes the result over the first. grpo/engine/attention/flash.py uses it.
 """
 
-import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 
 def merge_attention(
-    out_THE: torch.Tensor,
-    lse_HT: torch.Tensor,
-    part_XHE: torch.Tensor,
-    part_lse_HX: torch.Tensor,
-    token_X: torch.Tensor,
+    out_THE: Tensor,
+    lse_HT: Tensor,
+    part_XHE: Tensor,
+    part_lse_HX: Tensor,
+    token_X: Tensor,
 ) -> None:
     """Merge a part into the outputs and log-sum-exps (float32, nats) of the tokens `token_X`, in place.
 
-    The outputs must be contiguous, the log-sum-exps along their last axis. Slow twin: kernels/reference.py
+    The outputs must be contiguous, the log-sum-exps along their last axis. Slow twin: kernels/twins.py
     `attention`, over all keys at once.
     """
     X, H, E = part_XHE.shape

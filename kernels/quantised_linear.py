@@ -8,24 +8,25 @@ on tensor cores, with float32 sums. The columns of the tail (s B of an adapter) 
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 OUTPUTS, INNER = 32, 128  # of a tile of W
 MOST_ROWS = 64  # of a tile of x; a tile of W is dequantised once for each
 
 
 def quantised_linear(
-    x_TX: torch.Tensor,
-    q_OX: torch.Tensor,
-    scale_OX: torch.Tensor,
-    tail_OR: torch.Tensor,
-    bias_O: torch.Tensor | None = None,
-    levels: torch.Tensor | None = None,
-) -> torch.Tensor:
+    x_TX: Tensor,
+    q_OX: Tensor,
+    scale_OX: Tensor,
+    tail_OR: Tensor,
+    bias_O: Tensor | None = None,
+    levels: Tensor | None = None,
+) -> Tensor:
     """Return x [W | tail]ᵀ + b [T, O] in the dtype of x, which is that of tail and bias; not differentiable.
 
     x: [T, I + R]. scale: one per row of W, or per block of it. levels: what the codes mean, two codes in a byte; None
     if the codes are the levels. All rows must be contiguous, and may lie apart.
-    Slow twin: kernels/reference.py `lora_linear` with `int8_rows` or `nf4_rows`.
+    Slow twin: kernels/twins.py `lora_linear` with `int8_rows` or `nf4_rows`.
     """
     T = len(x_TX)
     O, width = q_OX.shape

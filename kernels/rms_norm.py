@@ -15,23 +15,24 @@ of dw in a fixed order, and torch sums the parts, so every run gives the same bi
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 TILE = 4096  # entries of a tile, which holds as many complete rows as fit, at least one
 MAX_PROGRAMS = 256  # programs that share the rows when dw is wanted
 
 
 def rms_norm(
-    x_TD: torch.Tensor,
-    weight_D: torch.Tensor,
+    x_TD: Tensor,
+    weight_D: Tensor,
     eps: float,
-    residual_TD: torch.Tensor | None = None,
+    residual_TD: Tensor | None = None,
     spare_columns: tuple[int, int] | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Return y and h, both [..., D] in the dtype of x; differentiable. Without a residual h is x.
 
     spare_columns: copies of y, and columns to leave free to the right of each; y is then [copies, T, D + columns] and
     not differentiable.
-    Slow twin: kernels/reference.py `rms_norm`.
+    Slow twin: kernels/twins.py `rms_norm`.
     """
     return _RMSNorm.apply(x_TD, weight_D, eps, residual_TD, spare_columns)
 
@@ -110,7 +111,7 @@ class _RMSNorm(torch.autograd.Function):
         return dx, dw_D, None, dx if ctx.has_residual else None, None
 
 
-def _with_dense_rows(x_TD: torch.Tensor) -> torch.Tensor:
+def _with_dense_rows(x_TD: Tensor) -> Tensor:
     """Return x with contiguous rows; gaps between rows may stay."""
     return x_TD if x_TD.stride(1) == 1 else x_TD.contiguous()
 

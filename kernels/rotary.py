@@ -7,31 +7,32 @@ The gradient of a rotation is the rotation by the opposite angle.
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 
-def rotate(x_THE: torch.Tensor, cos_T1E: torch.Tensor, sin_T1E: torch.Tensor) -> torch.Tensor:
+def rotate(x_THE: Tensor, cos_T1E: Tensor, sin_T1E: Tensor) -> Tensor:
     """Rotate the heads of each token; return them contiguous [T, H, E]; differentiable in x.
 
     The input may be a view that is contiguous along E. The second halves of cos and sin repeat the first.
-    Slow twin: kernels/reference.py `rotate`.
+    Slow twin: kernels/twins.py `rotate`.
     """
     return _Rotate.apply(x_THE, cos_T1E, sin_T1E)
 
 
 def rotate_into_cache(
-    q_BHE: torch.Tensor,
-    k_BKE: torch.Tensor,
-    v_BKE: torch.Tensor,
-    cos_B1E: torch.Tensor,
-    sin_B1E: torch.Tensor,
-    k_BKSE: torch.Tensor,
-    v_BKSE: torch.Tensor,
-    position_B: torch.Tensor,
-) -> torch.Tensor:
+    q_BHE: Tensor,
+    k_BKE: Tensor,
+    v_BKE: Tensor,
+    cos_B1E: Tensor,
+    sin_B1E: Tensor,
+    k_BKSE: Tensor,
+    v_BKSE: Tensor,
+    position_B: Tensor,
+) -> Tensor:
     """Return the rotated queries [B, H, E]; write rotated keys and plain values into the cache at (b, position_B[b]).
 
     k_BKSE and v_BKSE are views of the cache with equal strides. Positions must lie inside the cache.
-    Slow twin: kernels/reference.py `rotate` and plain indexing.
+    Slow twin: kernels/twins.py `rotate` and plain indexing.
     """
     B, H, E = q_BHE.shape
     K = k_BKE.shape[1]
@@ -71,7 +72,7 @@ class _Rotate(torch.autograd.Function):
         return _rotate_by(dy_THE.contiguous(), cos_T1E, sin_T1E, -1.0), None, None
 
 
-def _rotate_by(x_THE: torch.Tensor, cos_T1E: torch.Tensor, sin_T1E: torch.Tensor, sign: float) -> torch.Tensor:
+def _rotate_by(x_THE: Tensor, cos_T1E: Tensor, sin_T1E: Tensor, sign: float) -> Tensor:
     T, H, E = x_THE.shape
     y_THE = torch.empty(T, H, E, dtype=x_THE.dtype, device=x_THE.device)
     if T:

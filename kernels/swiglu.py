@@ -10,17 +10,18 @@ Everything is computed in float32 and rounded once. The backward pass keeps only
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 TILE = 1024  # features that one program computes
 
 
-def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor, spare_columns: tuple[int, int] | None = None) -> torch.Tensor:
+def swiglu(gate_TF: Tensor, up_TF: Tensor, spare_columns: tuple[int, int] | None = None) -> Tensor:
     """Return silu(gate) * up [T, F]; differentiable.
 
     The inputs may be views of one matrix product; they must be contiguous along F.
     spare_columns: (1, columns to leave free to the right); the result is then [1, T, F + columns] and not
     differentiable.
-    Slow twin: kernels/reference.py `swiglu`.
+    Slow twin: kernels/twins.py `swiglu`.
     """
     if spare_columns is None:
         return _SwiGLU.apply(gate_TF, up_TF, 0)

@@ -26,7 +26,7 @@ from grpo.config.options import TrainConfig
 from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model.adapter import Adapter
-from grpo.engine.model.weight import Build, LoraSpec
+from grpo.engine.model.build import Build, LoraSpec
 from grpo.engine.model.weights import load_decoder
 from grpo.engine.parallel import shard
 from knowledge.build import build

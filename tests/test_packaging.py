@@ -25,8 +25,8 @@ def transformers_works():
                          num_attention_heads=2, num_key_value_heads=2)
     Qwen2ForCausalLM(config)(torch.tensor([[1, 2]]))
 def ours_works():
-    import grpo, grpo.kernels.reference, rewards.boxed, knowledge
-    return grpo.kernels.reference.__file__
+    import grpo, grpo.kernels.twins, rewards.boxed, knowledge
+    return grpo.kernels.twins.__file__
 def check(sites, order):
     for folder in sites:
         site.addsitedir(folder)
@@ -129,7 +129,7 @@ def test_our_kernels_and_the_library_of_that_name_live_together(installed, check
         assert where.startswith(str(installed[kind]))
         assert Path(where).with_name("cpu.c").exists()  # compiled where it is used
     else:
-        assert where == str(ROOT / "kernels" / "reference.py")
+        assert where == str(ROOT / "kernels" / "twins.py")
     assert whose in (["the library"] if has_library else ["a bare folder", "absent"])
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from commands import ROOT
-from grpo.kernels import reference
+from grpo.kernels import twins
 
 TEXT = (ROOT / "tests" / "README.md").read_text(encoding="utf-8").partition("## Contribute\n")[2].partition("\n## ")[0]
 RECIPES = {part.partition("\n")[0]: part for part in TEXT.split("\n### ")[1:]}
@@ -58,21 +58,21 @@ def test_a_recipe_that_is_followed_works(recipe, tmp_path):
         assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-2000:])
 
 
-KERNELS = sorted(path.stem for path in (ROOT / "kernels").glob("*.py") if path.stem != "reference")
+KERNELS = sorted(path.stem for path in (ROOT / "kernels").glob("*.py") if path.stem != "twins")
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_kernel_keeps_to_its_recipe(kernel):
     source = (ROOT / "kernels" / f"{kernel}.py").read_text(encoding="utf-8")
     table = (ROOT / "kernels" / "README.md").read_text(encoding="utf-8")
-    _, replaces, twins, tests, benchmark, _ = re.search(rf"^\| `{kernel}\.py` (\|.*\|)$", table, re.M)[1].split("|")
-    named = re.findall(r"`(?:reference\.)?(\w+)`", twins)
-    assert named and all(hasattr(reference, name) for name in named)
+    _, replaces, slow, tests, benchmark, _ = re.search(rf"^\| `{kernel}\.py` (\|.*\|)$", table, re.M)[1].split("|")
+    named = re.findall(r"`(?:twins\.)?(\w+)`", slow)
+    assert named and all(hasattr(twins, name) for name in named)
     assert "Slow twin" in source and "atomic" not in source and replaces.strip() and benchmark.strip()
     files = [
         (ROOT / "tests" / "kernels" / name).read_text(encoding="utf-8") for name in re.findall(r"test_\w+\.py", tests)
     ]
-    assert any(f"grpo.kernels.{kernel} import" in text and "reference" in text for text in files)
+    assert any(f"grpo.kernels.{kernel} import" in text and "twins" in text for text in files)
     ops = (ROOT / "grpo" / "engine" / "device" / "ops.py").read_text(encoding="utf-8")
     assert re.search(rf"from grpo\.kernels(\.{kernel} import \w+| import {kernel} as kernel)", ops)
     if "import triton" in source:

@@ -65,7 +65,7 @@ def token_logprobs(
     The log-softmax is float32 at least. The log-probs have gradients to `hidden_CD` and `head_VD` (if it requires one);
     the entropy has them if `trains_entropy`. chunk: tokens whose logits exist at the same time. log_softmax: of
     a chunk; that of a shard gets its part of the vocabulary, as head_VD is, and hidden_CD gets the gradients of that
-    part. Slow twin: kernels/reference.py `log_softmax_rows`.
+    part. Slow twin: kernels/twins.py `log_softmax_rows`.
     """
     chunks = _Chunks(temperature, chunk, log_softmax, trains_entropy)
     return _TokenLogprobs.apply(hidden_CD, head_VD, targets_C, cut_C, chunks)

@@ -30,7 +30,7 @@ from grpo.engine.device import kernel_choice
 from grpo.engine.device.products import slow_dtype
 from grpo.engine.model import memory
 from grpo.engine.model.adapter import check_safe, read_settings
-from grpo.engine.model.weights import read_tensors
+from grpo.engine.model.tensor_files import read_tensors
 from grpo.policy import check_vocabulary, load_encoder
 from grpo.run.case import (
     Case,

@@ -42,7 +42,7 @@ from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model import decoder, transformers_model
 from grpo.engine.model.adapter import save_adapter, trained_adapter
-from grpo.engine.model.weight import Build, LoraSpec
+from grpo.engine.model.build import Build, LoraSpec
 from grpo.engine.model.weights import load_decoder, save_checkpoint
 from grpo.engine.parallel.shard import Shard
 from grpo.engine.sampling import check
@@ -290,7 +290,9 @@ REFUSED = {
     "qwen3_next": "keeps more than keys and values, or attends in another way: linear_attention",
     "mamba": "keeps more than keys and values",
     "llama4_text": "chunked_attention",
-    "bloom": "cannot be computed here",
+    "bloom": "attends by functions of its own",
+    "falcon": "attends by functions of its own",
+    "gpt_neo": "attends by functions of its own",
     "doge": "cannot be computed here",
     "t5": "no causal language model",
     "llava": "save its text part",
@@ -299,7 +301,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("family", REFUSED)
 def test_what_cannot_be_computed_is_refused_by_name(tmp_path, family):
-    if family in ("t5", "llava"):
+    if family in ("t5", "llava", "falcon", "gpt_neo"):
         parts = {"text_config": {}} if family == "llava" else {}
         (tmp_path / "config.json").write_text(json.dumps({"model_type": family} | parts))
     else:

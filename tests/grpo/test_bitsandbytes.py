@@ -10,7 +10,8 @@ from test_policy import configured
 
 from grpo.base.storage import read_json, write_json
 from grpo.engine.device.quantised import FORMATS, NF4, QuantisedRows
-from grpo.engine.model.weight import Build, QuantisedWeight
+from grpo.engine.model.build import Build
+from grpo.engine.model.weight import QuantisedWeight
 from grpo.policy import load_policy
 
 CPU = torch.device("cpu")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from grpo.kernels.reference import attention as slow
+from grpo.kernels.twins import attention as slow
 
 from grpo.engine.attention import dense as dense_attention
 from grpo.engine.attention.dense import DenseAttention

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from grpo.kernels.reference import draw as draw_slowly
-from grpo.kernels.reference import kept_tokens
-from grpo.kernels.reference import uniform as uniform_slowly
+from grpo.kernels.twins import draw as draw_slowly
+from grpo.kernels.twins import kept_tokens
+from grpo.kernels.twins import uniform as uniform_slowly
 
 from grpo.engine.device.draw import LIKELIEST, SamplingParams, _largest_share, _threshold, draw, uniforms
 

@@ -22,8 +22,8 @@ from grpo.config.options import SftConfig
 from grpo.data.files import read_records
 from grpo.doctor.estimate import NO_REWARD
 from grpo.engine.model import memory
+from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import OwnDecoder
-from grpo.engine.model.weight import Build
 from grpo.engine.model.weights import read_model_config
 from grpo.run.run import SilentRun
 from grpo.train import GrpoTrainer

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from grpo.kernels import reference
+from grpo.kernels import twins
 from making import measured_in_forks
 
 from grpo.algorithm.logprobs import token_logprobs
@@ -17,7 +17,7 @@ NO_CUT = float("-inf")
 
 def slow(hidden, head, targets, temperature, cuts=None):
     logits = hidden.double() @ head.double().T
-    return reference.log_softmax_rows(logits, targets, temperature, cuts)[:2]
+    return twins.log_softmax_rows(logits, targets, temperature, cuts)[:2]
 
 
 def inputs(rows=37, width=16, vocabulary=101):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from grpo.kernels.reference import lora_linear
+from grpo.kernels.twins import lora_linear
 from making import load, make_group, refused, whole, write_checkpoint
 
 from grpo.algorithm.logprobs import batch_logprobs
@@ -10,8 +10,9 @@ from grpo.algorithm.packing import pack_batch, pack_tokens
 from grpo.algorithm.schema import POLICY, REFERENCE, Mode
 from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model.adapter import save_adapter, trained_adapter
+from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.lora import Linear, few_zeros
-from grpo.engine.model.weight import ALL_PROJECTIONS, Build, LoraSpec, dense
+from grpo.engine.model.weight import dense
 
 PARTS = {"q_proj": 12, "k_proj": 6, "v_proj": 6}
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from grpo.engine.model.weight import Build, Weight
+from grpo.engine.model.build import Build
+from grpo.engine.model.weight import Weight
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -21,10 +21,10 @@ from grpo.engine.attention import choice
 from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model import memory
+from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import OwnDecoder
 from grpo.engine.model.flat import FlatParameters
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.weight import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.weights import make_decoder
 from grpo.engine.parallel.shard import Shard
 from grpo.run.run import Run
@@ -78,7 +78,7 @@ from grpo.engine.model import memory
 from grpo.engine.model.decoder import Decoder, OwnDecoder
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.weights import make_decoder
-from grpo.engine.model.weight import ALL_PROJECTIONS, Build, LoraSpec
+from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 class WithoutArithmetic(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, inputs=(), options=None):
         if function._schema.name not in ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"):

@@ -4,15 +4,15 @@ import json
 
 import pytest
 import torch
-from grpo.kernels.reference import attention, decode_attention
+from grpo.kernels.twins import attention, decode_attention
 from making import from_transformers, hidden_states, load, logits_of, refused, visible_in, write_checkpoint
 
 from grpo.algorithm.schema import Layout, Mode
 from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.attention.packed import PackedAttention
+from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import RMSNorm
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.weight import Build
 from grpo.engine.sampling.decode_step import KVCache
 
 LENGTH = 24

@@ -11,7 +11,7 @@ from grpo.algorithm.schema import POLICY, REFERENCE
 from grpo.base.errors import UserError
 from grpo.config.load import load_config
 from grpo.engine.model.adapter import load_adapter, save_adapter, trained_adapter
-from grpo.engine.model.weight import ALL_PROJECTIONS
+from grpo.engine.model.build import ALL_PROJECTIONS
 from grpo.policy import (
     choose_dtype,
     find_folders,

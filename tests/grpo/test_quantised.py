@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from grpo.kernels.reference import int8_rows, nf4_rows
+from grpo.kernels.twins import int8_rows, nf4_rows
 from making import (
     load,
     make_group,
@@ -27,7 +27,8 @@ from grpo.doctor.__main__ import main as doctor
 from grpo.engine.device.products import onednn_dtypes
 from grpo.engine.device.quantised import FORMATS, QuantisedRows
 from grpo.engine.model.adapter import save_adapter, trained_adapter
-from grpo.engine.model.weight import Build, QuantisedWeight, dense
+from grpo.engine.model.build import Build
+from grpo.engine.model.weight import QuantisedWeight, dense
 from grpo.export import export
 from grpo.export import main as export_command
 from grpo.policy import load_for_inference, load_policy
@@ -106,7 +107,7 @@ from pathlib import Path
 import grpo.trainer
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.quantised import FORMATS
-from grpo.engine.model.weight import Build, LoraSpec
+from grpo.engine.model.build import Build, LoraSpec
 from grpo.engine.model.weights import load_decoder, read_model_config
 from grpo.engine.sampling.sampler import Sampler
 read_model_config(Path({str(tmp_path)!r}))  # which imports a part of transformers

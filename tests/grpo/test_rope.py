@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from making import refused
 
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.rope import cos_sin_tables
@@ -89,7 +88,8 @@ def test_tables_equal_transformers_and_the_config_stays_as_it_is(rope):
     {"rope_type": "dynamic", "factor": 2.0},
     {"rope_type": ["default"]},
 ], ids=str)  # fmt: skip
-def test_what_the_tables_cannot_say_is_refused(rope):
+def test_what_the_tables_cannot_say_runs_by_transformers(rope):
     for layout in ("rope_parameters", "rope_scaling"):
-        refused(lambda layout=layout: ours(config(**{layout: rope})), "not supported")
-    ours(config(rope_parameters={"rope_type": "default", "partial_rotary_factor": 1.0}))
+        assert ModelConfig.from_hf(config(**{layout: rope})).by_transformers
+    whole = {"rope_type": "default", "partial_rotary_factor": 1.0}
+    assert not ModelConfig.from_hf(config(rope_parameters=whole)).by_transformers

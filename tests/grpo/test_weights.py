@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from grpo.base.errors import describe
 from grpo.data.hub import fetch_data, fetch_model
 from grpo.engine.model import weights
-from grpo.engine.model.weight import Build
+from grpo.engine.model.build import Build
 from grpo.engine.model.weights import save_checkpoint
 from grpo.engine.parallel.shard import Shard
 from grpo.engine.parallel.splits import split_of

@@ -13,7 +13,8 @@ from grpo.kernels.swiglu import swiglu
 from test_layers import random
 
 from grpo.engine.device.quantised import FORMATS
-from grpo.engine.model.weight import Build, QuantisedWeight
+from grpo.engine.model.build import Build
+from grpo.engine.model.weight import QuantisedWeight
 
 ROWS = 5
 

@@ -1,4 +1,4 @@
-"""The kernels in C, against float64 (reference.py), and when they are used."""
+"""The kernels in C, against float64 (twins.py), and when they are used."""
 
 import ctypes
 import os
@@ -45,7 +45,7 @@ def test_products_equal_float64(kernels, T, O, I):
     """Rows that do not fill a tile, outputs that do not fill a panel, and views with gaps."""
     wide_TI, wide_OI = torch.randn(T, 2 * I), torch.randn(O, 2 * I)
     for x_TI, weight_OI in ((wide_TI[:, :I], wide_OI[:, I:]), (wide_TI[:, :I].contiguous(), wide_OI[:, :I])):
-        found = kernels.product(x_TI, kernels.pack(weight_OI))
+        found = kernels.product(x_TI, kernels.prepack(weight_OI))
         wanted = x_TI.double() @ weight_OI.double().T
         assert found.shape == (T, O)
         assert not T or (found - wanted).abs().max() <= 2e-6 * I**0.5 * 3
@@ -53,7 +53,7 @@ def test_products_equal_float64(kernels, T, O, I):
 
 @needs_them
 def test_a_row_is_the_same_in_any_company_and_on_any_number_of_threads(kernels):
-    x_TI, packed = torch.randn(37, 100), kernels.pack(torch.randn(250, 100))
+    x_TI, packed = torch.randn(37, 100), kernels.prepack(torch.randn(250, 100))
     whole = kernels.product(x_TI, packed)
     q, k, v, lengths = problem(9, 3, 64, LENGTHS)
     attended = kernels.decode_attention(q, k, v, lengths)
@@ -176,7 +176,7 @@ def test_a_folder_that_cannot_be_written_costs_a_compilation(tmp_path):
 
 @needs_them
 def test_arguments_that_would_damage_memory_are_refused(kernels):
-    packed = kernels.pack(torch.ones(30, 40))
+    packed = kernels.prepack(torch.ones(30, 40))
     for x in (torch.ones(3, 39), torch.ones(2, 3, 40), torch.ones(3, 40).double()):
         with pytest.raises(AssertionError):
             kernels.product(x, packed)
@@ -195,7 +195,7 @@ def test_long_sums_are_exact_enough(kernels):
     """A chain of so many positive numbers would be off by ten times as much."""
     x_TI, weight_OI = torch.rand(2, 20_000), torch.rand(30, 20_000)
     wanted = x_TI.double() @ weight_OI.double().T
-    assert ((kernels.product(x_TI, kernels.pack(weight_OI)) - wanted) / wanted).abs().max() <= 1e-6
+    assert ((kernels.product(x_TI, kernels.prepack(weight_OI)) - wanted) / wanted).abs().max() <= 1e-6
 
 
 @needs_them
@@ -204,7 +204,7 @@ def test_what_is_not_finite_stays_so(kernels, broken):
     """The sampler finds broken weights by their log-probs."""
     x_TI, weight_OI = torch.ones(5, 40), torch.ones(30, 40)
     weight_OI[7, 3] = broken
-    finite = kernels.product(x_TI, kernels.pack(weight_OI)).isfinite()
+    finite = kernels.product(x_TI, kernels.prepack(weight_OI)).isfinite()
     assert not finite[:, 7].any() and finite.sum() == 5 * 29
 
 

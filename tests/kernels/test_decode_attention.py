@@ -3,7 +3,7 @@
 import pytest
 import torch
 from grpo.kernels.decode_attention import POSITIONS, choose_splits, decode_attention
-from grpo.kernels.reference import decode_attention as slow
+from grpo.kernels.twins import decode_attention as slow
 from test_layers import random
 
 LENGTHS = [1, 2, POSITIONS - 1, POSITIONS, POSITIONS + 1, 200, 0, 131]

@@ -126,7 +126,7 @@ def test_the_samplers_slots_are_kept_and_grow(model):
 def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     """Graphs against the same steps without; the log-probs against the trainer's."""
     from grpo.algorithm.logprobs import batch_logprobs
-    from grpo.engine.model.weight import Build, LoraSpec
+    from grpo.engine.model.build import Build, LoraSpec
     from grpo.engine.model.weights import load_decoder
 
     model = load_decoder(checkpoint, Build(LoraSpec(4, 8), False, dtype, "cuda"))

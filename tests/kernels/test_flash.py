@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 from grpo.kernels.merge_attention import merge_attention
-from grpo.kernels.reference import attention as slow
+from grpo.kernels.twins import attention as slow
 from making import visible_in
 from test_layers import random
 

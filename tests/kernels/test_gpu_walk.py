@@ -15,7 +15,7 @@ from grpo.algorithm.loss import policy_loss
 from grpo.algorithm.schema import POLICY
 from grpo.config.options import TrainConfig
 from grpo.engine.model import memory
-from grpo.engine.model.weight import ALL_PROJECTIONS
+from grpo.engine.model.build import ALL_PROJECTIONS
 from grpo.engine.sampling.decode_step import KVCache
 
 TABLE = json.loads(Path(__file__).with_name("launches.json").read_text())

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from grpo.kernels.inverse_cdf import PIECE, _first, draw_rows
 from grpo.kernels.nucleus import thresholds
-from grpo.kernels.reference import draw as slow
-from grpo.kernels.reference import uniform
+from grpo.kernels.twins import draw as slow
+from grpo.kernels.twins import uniform
 from test_layers import random
 
 from grpo.engine.device.draw import SamplingParams, draw, uniforms

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from grpo.kernels import reference
+from grpo.kernels import twins
 from grpo.kernels.append_product import append_product as fused_append
 from grpo.kernels.rms_norm import MAX_PROGRAMS, rms_norm
 from grpo.kernels.rotary import rotate, rotate_into_cache
@@ -38,7 +38,7 @@ def assert_equals_twin(function, twin, *inputs, used=slice(None), gap=0):
 
 
 def assert_norm_equals_twin(*inputs, **options):
-    norms = [lambda x, w, *residual, norm=norm: norm(x, w, 1e-6, *residual) for norm in (rms_norm, reference.rms_norm)]
+    norms = [lambda x, w, *residual, norm=norm: norm(x, w, 1e-6, *residual) for norm in (rms_norm, twins.rms_norm)]
     assert_equals_twin(*norms, *inputs, **options)
 
 
@@ -83,7 +83,7 @@ def test_rms_norm_of_heads(device):
 )
 def test_swiglu(device, rows, width, gap):
     (joint,) = leaves((rows, 2 * width), device=device)
-    assert_equals_twin(swiglu, reference.swiglu, *joint.split(width, dim=-1), gap=gap)  # views of one product
+    assert_equals_twin(swiglu, twins.swiglu, *joint.split(width, dim=-1), gap=gap)  # views of one product
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, BF16])
@@ -116,7 +116,7 @@ def test_append_product(device, rows, width, rank, copies, dtype):
     wide[..., :width] = x
     made, filled = fused_append(x, A, copies), fused_append(wide, A, copies)
     assert filled[0].data_ptr() == wide.data_ptr() and len(made) == len(filled) == copies
-    for got, again, wanted in zip(made, filled, reference.append_product(x, A, copies), strict=True):
+    for got, again, wanted in zip(made, filled, twins.append_product(x, A, copies), strict=True):
         assert torch.equal(got, again) and torch.equal(got[:, :width], x)
         assert not rows or relative(got, wanted) <= (1e-6 if dtype == torch.float32 else 2**-8)
     if rows:
@@ -129,9 +129,7 @@ def test_swiglu_of_large_gates(device):
     y = swiglu(gate, up)
     (dgate,) = torch.autograd.grad(y.sum(), gate)
     assert (
-        torch.allclose(y.double(), reference.swiglu(gate, up), atol=1e-30)
-        and dgate.isfinite().all()
-        and dgate[0, -1] == 1
+        torch.allclose(y.double(), twins.swiglu(gate, up), atol=1e-30) and dgate.isfinite().all() and dgate[0, -1] == 1
     )
 
 
@@ -144,7 +142,7 @@ def angles(rows, width, device, dtype=torch.float32):
 def test_rotate(device, rows, heads, width):
     (joint,) = leaves((rows, (heads + 2) * width), device=device)
     x = joint[:, width:-width].unflatten(-1, (-1, width))
-    assert_equals_twin(rotate, reference.rotate, x, *angles(rows, width, device))
+    assert_equals_twin(rotate, twins.rotate, x, *angles(rows, width, device))
 
 
 def assert_rotates_into_cache(function, heads, kv_heads, width, dtype=torch.float32, device="cpu"):
@@ -160,10 +158,10 @@ def assert_rotates_into_cache(function, heads, kv_heads, width, dtype=torch.floa
     rotated = function(q, k, v, cos, sin, *cache[:, :B, :, :S], position)
     wanted = torch.zeros_like(cache)
     for row in range(B):
-        wanted[0, row, :, position[row]] = reference.rotate(k, cos, sin)[row].to(dtype)
+        wanted[0, row, :, position[row]] = twins.rotate(k, cos, sin)[row].to(dtype)
         wanted[1, row, :, position[row]] = v[row]
     bound = 1e-6 if dtype == torch.float32 else 4e-3
-    assert relative(rotated, reference.rotate(q, cos, sin)) <= bound and relative(cache, wanted.double()) <= bound
+    assert relative(rotated, twins.rotate(q, cos, sin)) <= bound and relative(cache, wanted.double()) <= bound
     assert torch.equal(cache == 0, wanted == 0)
 
 

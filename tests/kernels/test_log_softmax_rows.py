@@ -3,7 +3,7 @@
 import pytest
 import torch
 from grpo.kernels.log_softmax_rows import TILE, log_softmax_rows
-from grpo.kernels.reference import log_softmax_rows as slow
+from grpo.kernels.twins import log_softmax_rows as slow
 from test_layers import random
 
 

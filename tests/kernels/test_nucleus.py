@@ -4,7 +4,7 @@ import pytest
 import torch
 from grpo.kernels.inverse_cdf import PIECE
 from grpo.kernels.nucleus import thresholds
-from grpo.kernels.reference import kept_tokens
+from grpo.kernels.twins import kept_tokens
 from test_layers import random
 
 from grpo.engine.device.draw import SamplingParams, _largest_share, _threshold, draw, uniforms

@@ -3,12 +3,13 @@
 import pytest
 import torch
 from grpo.kernels.quantised_linear import MOST_ROWS, quantised_linear
-from grpo.kernels.reference import int8_rows, lora_linear, nf4_rows
+from grpo.kernels.twins import int8_rows, lora_linear, nf4_rows
 from test_layers import random
 
 from grpo.engine.device import ops
 from grpo.engine.device.quantised import FORMATS, levels_of
-from grpo.engine.model.weight import Build, QuantisedWeight
+from grpo.engine.model.build import Build
+from grpo.engine.model.weight import QuantisedWeight
 
 TWINS = {"int8": int8_rows, "nf4": nf4_rows}
 HELD = pytest.mark.parametrize("held", TWINS)

@@ -10,8 +10,9 @@ import torch
 
 from grpo.algorithm.logprobs import _Sources
 from grpo.engine.device.quantised import FORMATS
+from grpo.engine.model.build import Build, LoraSpec
 from grpo.engine.model.lora import Linear
-from grpo.engine.model.weight import Build, LoraSpec, dense
+from grpo.engine.model.weight import dense
 
 WIDTH, RANK = 512, 64
 
@@ -36,7 +37,7 @@ def test_the_slope_on_the_exact_change(device, decoding, dtype, held):
         layer.refresh()
         with torch.no_grad(), layer.sampling() if decoding else nullcontext():
             (y,) = layer(x)
-            is_merged = layer.packed is not None and layer.packed.A_RI is None
+            is_merged = layer.prepacked is not None and layer.prepacked.A_RI is None
             assert is_merged == (decoding and dtype == torch.float32 and device == "cpu")
             return y.double()
 

@@ -33,10 +33,10 @@ from grpo.engine.device import kernel_choice, peers
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model import lora
+from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.flat import FlatParameters
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.weight import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.weights import make_decoder
 from grpo.engine.parallel.shard import ALONE, Shard
 from grpo.engine.sampling.decode_step import DecodeSteps, KVCache, Slots

@@ -5,9 +5,9 @@ from pathlib import Path
 import torch
 
 from grpo.base.storage import save_tensors, write_json
+from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import OwnDecoder
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.weight import Build
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"

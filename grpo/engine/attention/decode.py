@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from grpo.engine.attention import dense
+from grpo.engine.attention.packed import additive_mask
 from grpo.engine.device import ops
 from grpo.engine.device.kernel_choice import on_cpu
 from grpo.engine.device.ops import CosSin, rotate_into_cache
@@ -57,9 +58,7 @@ class DecodeAttention:
         is_dense = dense.usable(kv_L2BKSE) and len(positions_B) >= MANY_ROWS
         num_positions = cache.num_positions if is_dense else longest
         reachable_BS = _reachable(positions_B + 1, num_positions)
-        mask_BS = kv_L2BKSE.new_zeros(reachable_BS.shape)
-        mask_BS.masked_fill_(~reachable_BS, float("-inf"))
-        mask_BX1S = mask_BS[:, None, None]
+        mask_BX1S = additive_mask(reachable_BS[:, None], kv_L2BKSE.dtype)
         attend: Callable[..., Tensor] = F.scaled_dot_product_attention
         if is_dense:
             num_kv_heads = kv_L2BKSE.shape[3]

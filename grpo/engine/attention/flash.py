@@ -9,7 +9,7 @@ prompt's keys. With the log-sum-exps l₁, l₂ of the two parts, l = log(e^l₁
 The gradient of each part is FlashAttention's own backward pass. It gets `out` and l of the merged attention instead of
 the part's own: then its probabilities are exp(score - l), and its row sums are ⟨dout, out⟩, as they should be. No key
 is copied per completion, nothing is padded, and a prompt's gradient is summed over its group in float32. Slow twin:
-kernels/reference.py `attention`.
+kernels/twins.py `attention`.
 """
 
 from collections.abc import Callable, Iterator

@@ -6,6 +6,8 @@ torch's function scales by 1/sqrt(E) and shares key-value heads among grouped qu
 computes the same faster; on a GPU, flash.py does.
 """
 
+from math import prod
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -13,6 +15,8 @@ from torch import Tensor
 from grpo.algorithm.schema import Layout
 from grpo.engine.attention import dense
 from grpo.engine.device.ops import CosSin, rotate
+
+UNSEEN = 1 << 30  # the position of padding: it is after every token
 
 
 class MicroBatchAttention:
@@ -43,19 +47,21 @@ class PackedAttention(MicroBatchAttention):
         for prompt, group in enumerate(layout.groups):
             completion_lengths += group.completion_lengths
             prompt_of_completion += [prompt] * len(group.completion_lengths)
-        self.num_prompts = len(prompt_lengths)
-        self.prompt_width = max(prompt_lengths, default=0)
-        self.num_completions = len(completion_lengths)
-        self.completion_width = max(completion_lengths, default=0)
-        self.prompt_places = self.num_prompts * self.prompt_width
-        self.num_places = self.prompt_places + self.num_completions * self.completion_width
+        self.prompt_shape = len(prompt_lengths), max(prompt_lengths, default=0)
+        self.completion_shape = len(completion_lengths), max(completion_lengths, default=0)
+        self.prompt_places = prod(self.prompt_shape)
+        self.num_places = self.prompt_places + prod(self.completion_shape)
         self.place_T = torch.tensor(self._places(layout), dtype=torch.int64, device=device)
         self.prompt_N = torch.tensor(prompt_of_completion, dtype=torch.int64, device=device)
         lengths = [prompt_lengths[prompt] for prompt in prompt_of_completion]
         if len(set(prompt_lengths)) == 1:
             lengths = prompt_lengths[:1]  # one mask serves all completions
-        self.length_N = torch.tensor(lengths, dtype=torch.int64, device=device)
-        self.mask = _completion_mask(self.length_N, self.prompt_width, self.completion_width, dtype, device)
+        first_N1 = torch.tensor(lengths, dtype=torch.int64, device=device)[:, None]
+        self.prompt_1X = torch.arange(self.prompt_shape[1], device=device)[None]  # positions
+        self.own_NS = first_N1 + torch.arange(self.completion_shape[1], device=device)
+        before_NX = torch.where(self.prompt_1X < first_N1, self.prompt_1X, UNSEEN)
+        self.key_NX = torch.cat([before_NX, self.own_NS], dim=1)
+        self.mask = additive_mask(self.key_NX[:, None] <= self.own_NS[:, :, None], dtype)
 
     def _places(self, layout: Layout) -> list[int]:
         """Return for each token of the micro-batch its place in the padded layout: prompts first, then completions."""
@@ -63,10 +69,10 @@ class PackedAttention(MicroBatchAttention):
         prompt_start, completion_start = 0, self.prompt_places
         for group in layout.groups:
             places += range(prompt_start, prompt_start + group.prompt_length)
-            prompt_start += self.prompt_width
+            prompt_start += self.prompt_shape[1]
             for length in group.completion_lengths:
                 places += range(completion_start, completion_start + length)
-                completion_start += self.completion_width
+                completion_start += self.completion_shape[1]
         return places
 
     def attend(self, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
@@ -74,7 +80,7 @@ class PackedAttention(MicroBatchAttention):
         k_PSKE, k_NSKE = self._pad(k_TKE)
         v_PSKE, v_NSKE = self._pad(v_TKE)
         out = self.attend_padded(q_PSHE, k_PSKE, v_PSKE, None)  # right padding is never attended to
-        if self.completion_width:
+        if self.completion_shape[1]:
             k_NXKE = self._after_prompts(k_PSKE, k_NSKE)
             v_NXKE = self._after_prompts(v_PSKE, v_NSKE)
             out_NSHE = self.attend_padded(q_NSHE, k_NXKE, v_NXKE, self.mask)
@@ -88,8 +94,7 @@ class PackedAttention(MicroBatchAttention):
         """Attend to prompts causally (mask: None), or to completions with their mask."""
         if dense.usable(q_NSHE):
             if mask is None:
-                no_prompt_N = torch.zeros(1, dtype=torch.int64, device=q_NSHE.device)
-                mask = _completion_mask(no_prompt_N, 0, q_NSHE.shape[1], q_NSHE.dtype, q_NSHE.device)
+                mask = additive_mask(self.prompt_1X[:, None] <= self.prompt_1X[:, :, None], q_NSHE.dtype)
             return dense.DenseAttention.apply(q_NSHE, k_NXKE, v_NXKE, mask)
         out_NHSE = F.scaled_dot_product_attention(
             q_NSHE.transpose(1, 2),
@@ -107,9 +112,7 @@ class PackedAttention(MicroBatchAttention):
         empty = x_T.new_zeros(self.num_places, *features)
         padded = empty.index_copy(0, self.place_T, x_T)
         prompts, completions = padded.tensor_split([self.prompt_places])
-        x_PS = prompts.view(self.num_prompts, self.prompt_width, *features)
-        x_NS = completions.view(self.num_completions, self.completion_width, *features)
-        return x_PS, x_NS
+        return prompts.unflatten(0, self.prompt_shape), completions.unflatten(0, self.completion_shape)
 
     def _after_prompts(self, x_PSKE: Tensor, x_NSKE: Tensor) -> Tensor:
         """Put a copy of its prompt in front of each completion."""
@@ -133,24 +136,8 @@ class _Unpad(torch.autograd.Function):
         return grad_padded.index_copy_(0, place_T, grad_T), None
 
 
-def _completion_mask(
-    lengths_N: Tensor,
-    prompt_width: int,
-    completion_width: int,
-    dtype: torch.dtype,
-    device: torch.device | str,
-) -> Tensor:
-    """Return the mask [N or 1, 1, completion_width, prompt_width + completion_width], 0 or -inf.
-
-    It lets every token of a completion see the complete prompt, and its own completion causally.
-    """
-    position_X = torch.arange(prompt_width, device=device)
-    is_prompt_NX = position_X < lengths_N[:, None]
-    all_SS = torch.ones(completion_width, completion_width, dtype=torch.bool, device=device)
-    causal_SS = all_SS.tril()
-    prompt_NSX = is_prompt_NX[:, None].expand(-1, completion_width, -1)
-    own_NSS = causal_SS.expand(len(lengths_N), -1, -1)
-    allowed = torch.cat([prompt_NSX, own_NSS], dim=-1)
-    mask = torch.zeros(allowed.shape, dtype=dtype, device=device)
-    mask.masked_fill_(~allowed, float("-inf"))
-    return mask[:, None]
+def additive_mask(sees_NSX: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the mask [N, 1, S, X] of attention: 0 where a token sees a key, else -inf."""
+    mask_NSX = torch.zeros(sees_NSX.shape, dtype=dtype, device=sees_NSX.device)
+    mask_NSX.masked_fill_(~sees_NSX, float("-inf"))
+    return mask_NSX[:, None]

@@ -12,9 +12,7 @@ from torch import Tensor
 
 from grpo.algorithm.schema import Layout
 from grpo.engine.attention.decode import DecodeAttention
-from grpo.engine.attention.packed import MicroBatchAttention, PackedAttention
-
-UNSEEN = 1 << 30  # the position of padding: it is after every token
+from grpo.engine.attention.packed import MicroBatchAttention, PackedAttention, additive_mask
 
 
 class Special:
@@ -35,9 +33,7 @@ class Special:
     def attend(self, q_NHSE: Tensor, k_NKXE: Tensor, v_NKXE: Tensor, at_NS: Tensor, key_NX: Tensor) -> Tensor:
         """Attend with queries and keys at these positions, to [N, S, H, E]."""
         sees_NSX = self.sees(0, 0, at_NS[:, :, None], key_NX[:, None])
-        mask_NSX = q_NHSE.new_zeros(sees_NSX.shape)
-        mask_NSX.masked_fill_(~sees_NSX, float("-inf"))
-        mask_N1SX = mask_NSX[:, None]
+        mask_N1SX = additive_mask(sees_NSX, q_NHSE.dtype)
         if self.function is None:
             out_NHSE = F.scaled_dot_product_attention(q_NHSE, k_NKXE, v_NKXE, mask_N1SX, enable_gqa=True)
             return out_NHSE.transpose(1, 2)
@@ -69,18 +65,17 @@ class SpecialPackedAttention(PackedAttention):
         super().__init__(layout, dtype, device)
         self.plain = plain
         self.special = special
-        first_N1 = self.length_N[:, None]
-        self.at_NS = first_N1 + torch.arange(self.completion_width, device=device)
-        self.prompt_1X = torch.arange(self.prompt_width, device=device)[None]
-        before_NX = torch.where(self.prompt_1X < first_N1, self.prompt_1X, UNSEEN)
-        self.key_NX = torch.cat([before_NX, self.at_NS], dim=1)
 
     def attend(self, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
-        if self.special.is_plain(self.prompt_width + self.completion_width):
+        if self.special.is_plain(self.key_NX.shape[1]):
             return self.plain.attend(q_THE, k_TKE, v_TKE)
         return super().attend(q_THE, k_TKE, v_TKE)
 
     def attend_padded(self, q_NSHE: Tensor, k_NXKE: Tensor, v_NXKE: Tensor, mask: Tensor | None) -> Tensor:
-        positions = (self.prompt_1X, self.prompt_1X) if mask is None else (self.at_NS, self.key_NX)
-        q_NHSE, k_NKXE, v_NKXE = (x.transpose(1, 2) for x in (q_NSHE, k_NXKE, v_NXKE))
+        positions = self.own_NS, self.key_NX
+        if mask is None:
+            positions = self.prompt_1X, self.prompt_1X
+        q_NHSE = q_NSHE.transpose(1, 2)
+        k_NKXE = k_NXKE.transpose(1, 2)
+        v_NKXE = v_NXKE.transpose(1, 2)
         return self.special.attend(q_NHSE, k_NKXE, v_NKXE, *positions)

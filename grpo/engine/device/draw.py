@@ -54,7 +54,7 @@ def draw(logits_BV: Tensor, uniform_B: Tensor, params: SamplingParams) -> tuple[
     """Draw a token per row; return ids, log-probs under the distribution drawn from, and its cuts (Completion.cuts).
 
     uniform_B: numbers in (0, 1). Greedy puts all mass on one token: log-prob 0. If logits are not finite, the token
-    means nothing, and its log-prob is not finite. Slow twin: kernels/reference.py `draw`.
+    means nothing, and its log-prob is not finite. Slow twin: kernels/twins.py `draw`.
     """
     exact_dtype = torch.promote_types(logits_BV.dtype, torch.float32)
     no_cut_B = torch.full(uniform_B.shape, NO_CUT, dtype=exact_dtype, device=logits_BV.device)
@@ -115,7 +115,7 @@ def _threshold(logits_BV: Tensor, largest_p_B1: Tensor, top_k: int, top_p: float
     Only the likeliest tokens of a row are looked at; rows whose last token is not found among them are sorted as a
     whole. Tokens with equal logits are kept or dropped together.
 
-    largest_p_B1: the probability of the likeliest token. Slow twin: kernels/reference.py `kept_tokens`.
+    largest_p_B1: the probability of the likeliest token. Slow twin: kernels/twins.py `kept_tokens`.
     """
     rising_BX = _largest(logits_BV, LIKELIEST)
     least_B1, is_certain_B1 = _last_kept(rising_BX, largest_p_B1, top_k, top_p)

@@ -72,7 +72,7 @@ def _cpu_kernels() -> tuple[CpuKernels | None, str]:
 def _error_of(kernels: CpuKernels) -> float:
     """Return how far these kernels are from torch's operations."""
     x_TI, weight_OI = _waves(5, 7), _waves(30, 7)
-    product_TO = kernels.product(x_TI, kernels.pack(weight_OI))
+    product_TO = kernels.product(x_TI, kernels.prepack(weight_OI))
     q_1HE = _waves(1, 4, 8)
     k_1KSE, v_1KSE = _waves(2, 1, 2, 3, 8)
     attended_1HE = kernels.decode_attention(q_1HE, k_1KSE, v_1KSE, torch.tensor([3], device="cpu"))

@@ -21,7 +21,7 @@ CACHE_BYTES = 2 << 20  # of float32 logits that a CPU works on at a time, so tha
 FEW_ROWS = 256  # up to so many, a product with a weight in few bits waits for reading it; above, dequantising is cheap
 CosSin = tuple[Tensor, Tensor]  # cos_T1E and sin_T1E of the tokens' positions
 SpareColumns = tuple[int, int]  # copies of a product's input, and columns to leave free to the right of each
-Packed: TypeAlias = Tensor | Panels  # a weight as `prepack` returns it
+Prepacked: TypeAlias = Tensor | Panels  # a weight as `prepack` returns it
 RowSettings = tuple[Tensor, float, torch.dtype | None, Tensor | None]  # of `log_softmax_rows`: all but the logits
 SMALL_READS = 32 << 20  # bytes of A, once per row of x, up to which our kernel for x Aᵀ is used (bench/LOG.md)
 
@@ -29,17 +29,19 @@ SMALL_READS = 32 << 20  # bytes of A, once per row of x, up to which our kernel 
 # --- products ------------------------------------------------------------------------------------------------------
 
 
-def prepack(weight_OI: Tensor) -> Packed:
+def prepack(weight_OI: Tensor) -> Prepacked:
     """Return the weight in the layout that `linear` reads fastest. Only `linear` can read the result."""
     kernels = on_cpu(weight_OI)
-    return kernels.pack(weight_OI) if kernels else products.prepack(weight_OI)
+    return kernels.prepack(weight_OI) if kernels else products.prepack(weight_OI)
 
 
-def linear(x_TI: Tensor, weight_OI: Packed, bias_O: Tensor | None = None) -> Tensor:
-    """Compute x Wᵀ + b, outside autograd; `weight_OI` may be prepacked."""
-    if not isinstance(weight_OI, Panels):
-        return products.linear(x_TI, weight_OI, bias_O)
-    return weight_OI.kernels.product(x_TI, weight_OI, bias_O)
+def linear(x_TI: Tensor, weight_OI: Prepacked | QuantisedRows, bias_O: Tensor | None = None) -> Tensor:
+    """Compute x Wᵀ + b, outside autograd; the weight may be prepacked, or in few bits."""
+    if isinstance(weight_OI, QuantisedRows):
+        return quantised_linear(x_TI, weight_OI, bias_O)
+    if isinstance(weight_OI, Panels):
+        return weight_OI.kernels.product(x_TI, weight_OI, bias_O)
+    return products.linear(x_TI, weight_OI, bias_O)
 
 
 # --- layers --------------------------------------------------------------------------------------------------------
@@ -76,7 +78,7 @@ def swiglu(gate_TF: Tensor, up_TF: Tensor, spare_columns: SpareColumns | None = 
     return F.silu(gate_TF) * up_TF
 
 
-def append_product(x: Tensor, A_RI: Packed, copies: int = 1) -> tuple[Tensor, ...]:
+def append_product(x: Tensor, A_RI: Prepacked, copies: int = 1) -> tuple[Tensor, ...]:
     """Return [x | h₁], …, [x | hₙ], where x Aᵀ = [h₁ | … | hₙ], outside autograd. It takes one product.
 
     x: [T, I]; or n copies of it with R / n spare columns each, [n, T, I + R / n] (`rms_norm`, `swiglu`). Then the
@@ -185,7 +187,7 @@ def quantised_linear(x_TX: Tensor, weight: QuantisedRows, bias_O: Tensor | None)
 # --- logits --------------------------------------------------------------------------------------------------------
 
 
-def exact_logits(hidden_XD: Tensor, head_VD: Packed) -> Tensor:
+def exact_logits(hidden_XD: Tensor, head_VD: Prepacked) -> Tensor:
     """Return hidden headᵀ [X, V]: on a GPU in float32, as the product sums it; elsewhere in the inputs' dtype."""
     if hidden_XD.is_cuda and hidden_XD.dtype in HALF:
         return torch.mm(hidden_XD, head_VD.T, out_dtype=torch.float32)
@@ -197,17 +199,17 @@ def draw_tokens(
     seed_B: Tensor,
     count_B: Tensor,
     params: SamplingParams,
-    record: tuple[Tensor, Tensor, Tensor],
+    results: tuple[Tensor, Tensor, Tensor],
 ) -> Tensor:
     """Draw a token per row with the uniforms of (seed, tokens so far), and return it.
 
-    record: three tensors [B, X] of equal strides; column count_B takes the token, its log-prob and the cut
+    results: three tensors [B, X] of equal strides; column count_B takes the token, its log-prob and the cut
     (`draw.draw`). The kernels need two launches, and 28 more with both top-k and top-p.
     """
     if not uses_kernels(logits_BV):
         place = "cpu" if logits_BV.device.type == "mps" else logits_BV.device  # Apple's GPUs have no float64
         drawn = draw(logits_BV.to(place), uniforms(seed_B.to(place), count_B.to(place)), params)
-        for values_BX, value_B in zip(record, drawn, strict=True):
+        for values_BX, value_B in zip(results, drawn, strict=True):
             values_BX.scatter_(1, count_B[:, None], value_B[:, None].to(values_BX))
         return drawn[0].to(logits_BV.device)
     from grpo.kernels.inverse_cdf import draw_rows
@@ -216,7 +218,7 @@ def draw_tokens(
     least = None
     if params.truncates:
         least = thresholds(logits_BV, params.temperature, params.top_k, params.top_p)
-    return draw_rows(logits_BV, seed_B, count_B, params.temperature, least, record)
+    return draw_rows(logits_BV, seed_B, count_B, params.temperature, least, results)
 
 
 def log_softmax_rows(

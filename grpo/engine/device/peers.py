@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from grpo.base.errors import INTERNAL, UserError, is_out_of_memory
 
@@ -49,7 +50,7 @@ class Peers:
     ):
         self.rank, self.world, self.device, self.group = rank, world, device, group
 
-    def sum_(self, tensor: torch.Tensor, operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> torch.Tensor:
+    def sum_(self, tensor: Tensor, operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
         """Sum a tensor over all ranks, in place; or reduce it by another operation."""
         if self.world > 1:
             with explain_lost_peers():
@@ -90,7 +91,7 @@ class Peers:
         """Return on every rank what `make` returns on rank 0. It is called only there."""
         return self.gather(make() if self.rank == 0 else None)[0]
 
-    def stack(self, tensor: torch.Tensor) -> torch.Tensor:
+    def stack(self, tensor: Tensor) -> Tensor:
         """Return the tensors of all ranks, which have the same shape, as one [world, ...]."""
         if self.world == 1:
             return tensor[None]
@@ -99,7 +100,7 @@ class Peers:
             all_gather_flat(stacked.view(-1), tensor.contiguous().view(-1), group=self.group)
         return stacked
 
-    def sum_to_parts(self, tensor: torch.Tensor) -> torch.Tensor:
+    def sum_to_parts(self, tensor: Tensor) -> Tensor:
         """Sum a flat tensor over all ranks, and return this rank's part of the sum; `world` must divide its length."""
         if self.world == 1:
             return tensor
@@ -108,13 +109,13 @@ class Peers:
             reduce_scatter_flat(part, tensor, group=self.group)
         return part
 
-    def join_parts_(self, tensor: torch.Tensor, own: slice) -> None:
+    def join_parts_(self, tensor: Tensor, own: slice) -> None:
         """Fill a flat tensor with the parts of all ranks, in their order. own: where this rank's part is."""
         if self.world > 1:
             with explain_lost_peers():
                 all_gather_flat(tensor, tensor[own].clone(), group=self.group)
 
-    def join_parts(self, part: torch.Tensor) -> torch.Tensor | None:
+    def join_parts(self, part: Tensor) -> Tensor | None:
         """Return, on the CPU of rank 0, the flat tensor of whose parts each rank has one; None on the others."""
         joined = part.new_empty(self.world, len(part), device="cpu") if self.rank == 0 else None
         for start in range(0, len(part), JOINED_AT_ONCE):

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.storage import Json, read_json, save_tensors, write_json
+from grpo.engine.model.build import layer_number
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.weight import DAMAGED, NAMES_SHOWN, finite, layer_number
+from grpo.engine.model.tensor_files import DAMAGED, NAMES_SHOWN, finite
 from grpo.engine.parallel.splits import split_of, splits_of_adapter
 
 PREFIX = "base_model.model."
@@ -45,7 +47,7 @@ class Adapter:
     The scale alpha / r is already in B; both are float32 on the CPU. layers: those that it adapts; None for all.
     """
 
-    pairs: dict[str, tuple[torch.Tensor, torch.Tensor]]
+    pairs: dict[str, tuple[Tensor, Tensor]]
     base_model: str | None
     base_revision: str = "main"  # of a base on the hub
     layers: tuple[int, ...] | None = None
@@ -107,9 +109,9 @@ def _extras(config: Json) -> list[str]:
     return extras + [f"{key} {found.get(key)}" for key, values in plain.items() if found.get(key) not in values]
 
 
-def _scaled_pairs(tensors: dict[str, torch.Tensor], config: Json) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+def _scaled_pairs(tensors: dict[str, Tensor], config: Json) -> dict[str, tuple[Tensor, Tensor]]:
     """Return A and s B of every adapted projection; ValueError if the tensors are not such pairs."""
-    halves: dict[str, dict[str, torch.Tensor]] = {}
+    halves: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         name = key.removeprefix(PREFIX).removesuffix(".weight").removesuffix(".default")
         module, _, half = name.rpartition(".")
@@ -129,7 +131,7 @@ def _scaled_pairs(tensors: dict[str, torch.Tensor], config: Json) -> dict[str, t
     return pairs
 
 
-def _is_pair(found: dict[str, torch.Tensor]) -> bool:
+def _is_pair(found: dict[str, Tensor]) -> bool:
     """Return whether these are A [r, I] and B [O, r], with finite numbers and r > 0."""
     if set(found) != {"lora_A", "lora_B"}:
         return False

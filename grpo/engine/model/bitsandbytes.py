@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from grpo.engine.model.weight import Stored
+from grpo.engine.model.tensor_files import Stored
 
 KINDS = ("nf4", "fp4")
 OF_4_BITS = (

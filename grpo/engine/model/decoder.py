@@ -19,12 +19,13 @@ from torch.utils.checkpoint import checkpoint
 from grpo.algorithm.schema import POLICY, Mode
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.engine.device import ops
-from grpo.engine.device.ops import CosSin, Packed, RowSettings, SpareColumns
+from grpo.engine.device.ops import CosSin, Prepacked, RowSettings, SpareColumns
 from grpo.engine.device.quantised import QuantisedRows
+from grpo.engine.model.build import ALL_PROJECTIONS, Build, for_layer
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.rope import cos_sin_tables
-from grpo.engine.model.weight import ALL_PROJECTIONS, Build, Weight, for_layer, share_scratch
+from grpo.engine.model.weight import Weight, share_scratch
 
 if TYPE_CHECKING:
     from grpo.engine.attention.special import Special
@@ -229,8 +230,8 @@ class Decoder(nn.Module):
         """Return a packed token's share of the peak in training, as measured; None to count it (memory.py)."""
         return None
 
-    def logits(self, hidden_XD: Tensor, head_VD: Packed) -> Tensor:
-        """Return the logits of hidden states. head_VD: may be packed."""
+    def logits(self, hidden_XD: Tensor, head_VD: Prepacked) -> Tensor:
+        """Return the logits of hidden states. head_VD: may be prepacked."""
         return ops.exact_logits(hidden_XD, head_VD)
 
     def log_softmax_rows(self, logits_XV: Tensor, *settings: *RowSettings) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -247,8 +248,8 @@ class Decoder(nn.Module):
             self.recompute = usual
 
     @contextmanager
-    def sampling(self) -> Iterator[Packed]:
-        """Pack the weights for the `with` block, in which they must not change. Yields the packed head [V, D]."""
+    def sampling(self) -> Iterator[Prepacked]:
+        """Prepack the weights for the `with` block, in which they must not change. Yields the head [V, D]."""
         with ExitStack() as stack:
             for linear in self.linears():
                 stack.enter_context(linear.sampling())

@@ -6,7 +6,7 @@ other parts from the others (ZeRO-1, 1910.02054). That sends as much as an all-r
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,8 @@ from grpo.engine.parallel.shard import ALONE, Shard, Split
 class FlatParameters:
     """Parameters and their gradients, as views of two buffers. All processes make the same calls.
 
-    In the buffer lie matrices first, then vectors; of both, those first that every shard has. So weight decay applies
-    to one slice, and an operation on what is split, or is not, to two slices at most. Files do not depend on shards: in
+    In the buffer lie matrices first, then vectors, so weight decay applies to one slice. Shards train matrices alone,
+    those of adapters: first come the ones that every shard has, then the split ones. Files do not depend on shards: in
     them, matrices and vectors have the order of `parameters`. Without shards, so has the buffer.
 
     replicas: the processes that train the same parameters on other data. shard: the processes that hold the model
@@ -52,23 +52,21 @@ class FlatParameters:
 
     def _lay_out(self, splits: Mapping[nn.Parameter, Split]) -> None:
         """Give each parameter its place in the buffer, whose length is a multiple of the number of replicas."""
+        self.splits = [splits.get(parameter) for parameter in self.parameters]
         self.size = 0
         self.decayed = 0  # numbers in matrices: weight decay applies to them alone
-        self.summed: list[slice] = []  # places of parameters that every shard has
-        self.split: list[slice] = []  # places of split parameters
-        split_of = {parameter: splits.get(parameter) for parameter in self.parameters}
+        self.summed = slice(0, 0)  # the place of parameters that every shard has
         starts = {}
-        for parameter, split in sorted(split_of.items(), key=_sort_key):
-            start = self.size
+        for parameter in sorted(self.parameters, key=splits.__contains__):
+            starts[parameter] = self.size
             self.size += parameter.numel()
-            place = slice(start, self.size)
-            starts[parameter] = start
+            if parameter not in splits:
+                self.summed = slice(0, self.size)
             if not _is_vector(parameter):
-                self.decayed = place.stop
-            _extend(self.summed if split is None else self.split, place)
+                self.decayed = self.size
         self.starts = [starts[parameter] for parameter in self.parameters]
-        self.splits = list(split_of.values())
         self.size += -self.size % self.replicas.world
+        self.split = slice(self.summed.stop, self.size)
 
     def _views(self, flat: Tensor) -> Iterator[Tensor]:
         """Yield the part of a buffer that belongs to each parameter, in the parameter's shape."""
@@ -94,9 +92,7 @@ class FlatParameters:
         grad = self.grad[self.partition]
         if self.replicas.world > 1:
             grad.copy_(self.replicas.sum_to_parts(self.grad))
-        for place in self.summed:
-            mine = _overlap(place, self.partition)
-            self.shard.sum_(self.grad[mine])
+        self.shard.sum_(self.grad[_overlap(self.summed, self.partition)])
         return grad
 
     def grad_norm(self) -> float:
@@ -108,14 +104,10 @@ class FlatParameters:
         squares = [*self.shard.sum([split]), others]
         return math.sqrt(sum(self.replicas.sum(squares)))
 
-    def _square(self, places: Sequence[slice]) -> float:
-        """Return the sum of the squares of the gradient in these places, as far as they are in `partition`."""
-        square = 0.0
-        for place in places:
-            mine = self.grad[_overlap(place, self.partition)]
-            norm = torch.linalg.vector_norm(mine, dtype=torch.float64)
-            square += float(norm) ** 2
-        return square
+    def _square(self, place: slice) -> float:
+        """Return the sum of the squares of the gradient in this place, as far as it is in `partition`."""
+        mine = self.grad[_overlap(place, self.partition)]
+        return float(torch.linalg.vector_norm(mine, dtype=torch.float64)) ** 2
 
     def share_update(self) -> None:
         """Send what was updated here to the other replicas, and take their parts."""
@@ -176,20 +168,7 @@ def _is_vector(parameter: nn.Parameter) -> bool:
     return parameter.ndim < 2
 
 
-def _sort_key(item: tuple[nn.Parameter, Split | None]) -> tuple[bool, bool]:
-    parameter, split = item
-    return _is_vector(parameter), split is not None
-
-
-def _extend(places: list[slice], place: slice) -> None:
-    """Add a place to a list of places. If it begins where the last one ends, the two become one."""
-    if places and places[-1].stop == place.start:
-        place = slice(places.pop().start, place.stop)
-    places.append(place)
-
-
 def _overlap(a: slice, b: slice) -> slice:
     """Return where two places overlap; an empty place if they do not."""
     start = max(a.start, b.start)
-    stop = min(a.stop, b.stop)
-    return slice(start, max(start, stop))
+    return slice(start, max(start, min(a.stop, b.stop)))

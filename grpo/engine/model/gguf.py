@@ -23,7 +23,7 @@ from grpo.base.errors import PREFLIGHT, UserError, escape, is_out_of_memory, is_
 from grpo.base.folders import sha256
 from grpo.base.storage import write_json
 from grpo.engine.model.model_config import FAMILIES, ModelConfig
-from grpo.engine.model.weights import write_tensors
+from grpo.engine.model.tensor_files import write_tensors
 
 if TYPE_CHECKING:
     from gguf import GGUFReader, ReaderTensor

@@ -11,7 +11,7 @@ A layer computes several projections of one input: q, k and v; or gate and up; o
 One product for all of them is best if the zeros in s B waste little. Otherwise each has a product of its own. The
 masters have the same order either way, so checkpoints do not depend on it.
 
-A step of decoding multiplies few rows by large weights. So a layer packs its weights while it samples (`sampling`).
+A step of decoding multiplies few rows by large weights. So a layer prepacks its weights while it samples (`sampling`).
 What it computes is the same, Eq. 15, bit for bit, with exceptions in float32 on a CPU: kernels in C, where there are
 any, add in another order, and a layer with an adapter multiplies by a merged copy, W + s B A. float32 has the digits
 for that. The copy saves x Aᵀ and a copy of x in every product: a tenth of generation if the layers are thin. Log-probs
@@ -27,10 +27,11 @@ from torch import Tensor, nn
 
 from grpo.algorithm.schema import POLICY, Mode
 from grpo.engine.device import ops
-from grpo.engine.device.ops import Packed, SpareColumns, prepack
+from grpo.engine.device.ops import Prepacked, SpareColumns, prepack
 from grpo.engine.device.products import Product, add_product, linear, weight_gradient
 from grpo.engine.device.quantised import QuantisedRows
-from grpo.engine.model.weight import Build, LoraSpec, QuantisedWeight, Weight, dense, frozen_linear, master_dtype
+from grpo.engine.model.build import Build, LoraSpec
+from grpo.engine.model.weight import QuantisedWeight, Weight, dense, master_dtype
 from grpo.engine.parallel.shard import ALONE
 
 # A product for several projections may hold this many zeros off the diagonal of s B; with more, each has its own.
@@ -44,7 +45,7 @@ class _Augmented(torch.autograd.Function):
     """Eq. 15 with a frozen weight, and its gradient, product by product. Without an adapter, R is 0.
 
     With g = dL/dy, one product g [W | sB] gives the base part of dL/dx and dh = dL/d(x Aᵀ); then dL/dA = dhᵀ x,
-    dL/dB = s gᵀ h, dL/dx += dh A. The base weight's gradient is never computed. Slow twin: kernels/reference.py
+    dL/dB = s gᵀ h, dL/dx += dh A. The base weight's gradient is never computed. Slow twin: kernels/twins.py
     `lora_linear`.
     """
 
@@ -57,7 +58,7 @@ class _Augmented(torch.autograd.Function):
         for (rows, ranks), bias_O in zip(layer.products, layer.biases(), strict=True):
             augmented_TX = x_TI if h_TR is None else torch.cat([x_TI, h_TR[:, ranks]], dim=-1)
             weight_OX = layer.weight.rows(rows, _width(ranks))
-            outputs.append(frozen_linear(augmented_TX, weight_OX, bias_O))  # Eq. 15
+            outputs.append(ops.linear(augmented_TX, weight_OX, bias_O))  # Eq. 15
         return tuple(outputs)
 
     @staticmethod
@@ -98,18 +99,18 @@ class _Augmented(torch.autograd.Function):
 
 
 @dataclass(frozen=True)
-class PackedWeights:
+class PrepackedWeights:
     """What a layer multiplies by while it samples. It is one of these:
 
-        W               without an adapter; it stays packed afterwards, for the next time
+        W               without an adapter; it stays prepacked afterwards, for the next time
         W + s B A       with one, in float32 on a CPU
         [W | s B], A    otherwise: A once for all products, and a weight for each of them
 
     room: in x, for x Aᵀ, if each product needs it: how many copies of x, and how many columns beside each of them.
     """
 
-    weights: list[Packed | QuantisedRows]
-    A_RI: Packed | None = None
+    weights: list[Prepacked | QuantisedRows]
+    A_RI: Prepacked | None = None
     room: SpareColumns | None = None
 
 
@@ -166,22 +167,22 @@ class Linear(nn.Module):
         self.scale_1 = torch.full((1,), self.lora.scale, dtype=exact_dtype, device=build.device)
         self.number = 0  # among the model's adapted layers, set by the model; makes their dropout masks differ
 
-        self.packed: PackedWeights | None = None  # while it samples
+        self.prepacked: PrepackedWeights | None = None  # while it samples
 
     @property
     def room(self) -> SpareColumns | None:
         """Return what is to be left free in x while the layer samples, by the operation that makes x."""
-        return self.packed.room if self.packed else None
+        return self.prepacked.room if self.prepacked else None
 
     def forward(self, x_TI: Tensor, mode: Mode = POLICY) -> tuple[Tensor, ...]:
         """Return the output of each projection."""
-        if self.packed:
+        if self.prepacked:
             assert mode is POLICY  # nothing else is sampled from
-            outputs = self._sampled(x_TI, self.packed)
+            outputs = self._sampled(x_TI, self.prepacked)
         elif self.trains_weight:
             outputs = [Product.apply(x_TI, self.weight(), self.added_bias())]
         elif not mode.use_adapter:
-            outputs = [frozen_linear(x_TI, self.weight.rows(), self.added_bias())]
+            outputs = [ops.linear(x_TI, self.weight.rows(), self.added_bias())]
         else:
             A_master = None if self.A is None else self.A.master
             outputs = _Augmented.apply(x_TI, A_master, self, self.dropout_seed(mode), *self.B.values())
@@ -275,38 +276,38 @@ class Linear(nn.Module):
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
-        """Pack the weights for the `with` block, in which they must not change."""
+        """Prepack the weights for the `with` block, in which they must not change."""
         try:
-            self.packed = self._pack()
+            self.prepacked = self._prepack()
             yield
         finally:
-            self.packed = None
+            self.prepacked = None
             self.weight.release()
 
-    def _pack(self) -> PackedWeights:
+    def _prepack(self) -> PrepackedWeights:
         if self.A is None:
-            return PackedWeights([self.weight.prepack()])
+            return PrepackedWeights([self.weight.prepack()])
         A_RI = self.A.value
         is_exact = A_RI.dtype == torch.float32 and A_RI.device.type == "cpu"
         if is_exact and isinstance(self.weight, Weight):
-            return PackedWeights([prepack(self.merged())])
-        weights: list[Packed | QuantisedRows] = []
+            return PrepackedWeights([prepack(self.merged())])
+        weights: list[Prepacked | QuantisedRows] = []
         for rows, ranks in self.products:
             weight_OX = self.weight.rows(rows, _width(ranks))
-            # Packed copies of weights in few bits would take the memory that these save.
+            # Prepacked copies of weights in few bits would take the memory that these save.
             weights.append(weight_OX if isinstance(weight_OX, QuantisedRows) else prepack(weight_OX))
         room: SpareColumns | None = None
         if self.num_augmented == len(self.products):
             room = self.num_augmented, len(A_RI) // self.num_augmented
-        return PackedWeights(weights, prepack(A_RI), room)
+        return PrepackedWeights(weights, prepack(A_RI), room)
 
-    def _sampled(self, x_TI: Tensor, packed: PackedWeights) -> list[Tensor]:
+    def _sampled(self, x_TI: Tensor, prepacked: PrepackedWeights) -> list[Tensor]:
         """Return the output of each product, or that of one product for all. x_TI: with `room`, if a kernel left it."""
-        if packed.A_RI is None:
-            return [frozen_linear(x_TI, packed.weights[0], self.added_bias())]
-        augmented = iter(ops.append_product(x_TI, packed.A_RI, self.num_augmented))
+        if prepacked.A_RI is None:
+            return [ops.linear(x_TI, prepacked.weights[0], self.added_bias())]
+        augmented = iter(ops.append_product(x_TI, prepacked.A_RI, self.num_augmented))
         inputs = [next(augmented) if _width(ranks) else x_TI for _, ranks in self.products]
-        return list(map(frozen_linear, inputs, packed.weights, self.biases()))  # Eq. 15
+        return list(map(ops.linear, inputs, prepacked.weights, self.biases()))  # Eq. 15
 
     def merged(self) -> Tensor:
         """Return W + s B A, [O, I], in the model's dtype."""

@@ -103,14 +103,13 @@ class Plan:
         return self.needed.total <= self.available_bytes
 
     def __str__(self) -> str:
-        """Say what was planned, and show a table of its parts."""
-        needed, budget = self.needed, self.budget
+        """Say what was planned, and what it needs."""
+        budget = self.budget
         verdict = "fits" if self.fits else "does not fit"
-        batches = f"micro-batches of {budget.tokens} tokens, recomputing {budget.recompute}"
-        lines = [f"{self.num_sequences} sequences at once, {batches}"]
-        lines += [f"{part.name:12} {getattr(needed, part.name) / 1e9:6.2f}" for part in fields(needed)]
-        lines += [f"{'sum':12} {needed.total / 1e9:6.2f} GB, {verdict} into {self.available_bytes / 1e9:.1f} GB"]
-        return "\n".join(lines)
+        return (
+            f"{self.num_sequences} sequences at once, micro-batches of {budget.tokens} tokens, recomputing "
+            f"{budget.recompute}: {self.needed}, {verdict} into {self.available_bytes / 1e9:.1f} GB"
+        )
 
 
 @dataclass(frozen=True)

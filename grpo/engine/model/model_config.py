@@ -9,7 +9,7 @@ import torch
 
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.storage import Json
-from grpo.engine.model.rope import cos_sin_tables
+from grpo.engine.model.rope import KINDS, cos_sin_tables
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -17,16 +17,8 @@ if TYPE_CHECKING:
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # what the hand-written decoder computes
 PLAIN_LAYERS = {"full_attention", "sliding_attention"}  # of transformers, with no state but keys and values
 BITSANDBYTES = "bitsandbytes"
-LARGEST = {  # far more than any model has; a config.json with larger values is damaged or malicious
-    "vocab_size": 10**7,
-    "hidden_size": 10**6,
-    "intermediate_size": 10**7,
-    "num_layers": 1000,
-    "num_heads": 10**4,
-    "num_kv_heads": 10**4,
-    "head_dim": 10**4,
-    "max_positions": 10**9,
-}
+SIZES = "vocab_size hidden_size intermediate_size num_layers num_heads num_kv_heads head_dim max_positions".split()
+LARGEST, MOST_LAYERS = 10**9, 1000  # far more than any model has: a config.json beyond them is damaged or malicious
 
 
 @dataclass(frozen=True)
@@ -57,10 +49,10 @@ class ModelConfig:
     hf: "PreTrainedConfig" = field(repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name, largest in LARGEST.items():
+        for name in SIZES:
             value = getattr(self, name)
-            if type(value) is not int or not 1 <= value <= largest:
-                raise ValueError(f"{name} is {value!r:.80}, and must be a whole number from 1 to {largest}")
+            if type(value) is not int or not 1 <= value <= LARGEST:
+                raise ValueError(f"{name} is {value!r:.80}, and must be a whole number from 1 to {LARGEST}")
         if self.num_heads % self.num_kv_heads or self.head_dim % 2:
             raise ValueError(
                 f"{self.num_heads} heads, {self.num_kv_heads} key-value heads of {self.head_dim} do not fit"
@@ -87,8 +79,8 @@ class ModelConfig:
             _check_family(family, raw)
         raw = json.loads(json.dumps(raw), object_hook=_as_float)
         layers = (raw.get("text_config") or raw).get("num_hidden_layers")
-        if isinstance(layers, int) and layers > LARGEST["num_layers"]:  # transformers makes a list of them
-            raise ValueError(f"num_hidden_layers is {layers!r:.80}, and must be at most {LARGEST['num_layers']}")
+        if isinstance(layers, int) and layers > MOST_LAYERS:  # transformers makes a list of them
+            raise ValueError(f"num_hidden_layers is {layers!r:.80}, and must be at most {MOST_LAYERS}")
         complete = CONFIG_MAPPING[family].from_dict(deepcopy(raw))
         c = complete.get_text_config()
         by_transformers = backend == "transformers" or not _is_ours(family, c)
@@ -138,7 +130,7 @@ def _unsupported(why: str, fix: str = "use another checkpoint") -> UserError:
 
 
 def _is_ours(family: str, c: "PreTrainedConfig") -> bool:
-    """Return whether the hand-written decoder computes this checkpoint: with full attention and SwiGLU.
+    """Return whether the hand-written decoder computes this checkpoint: full attention, SwiGLU, rotation by rope.py.
 
     A window that is no shorter than what the model can read hides nothing.
     """
@@ -146,17 +138,22 @@ def _is_ours(family: str, c: "PreTrainedConfig") -> bool:
         return False
     window = None if family == "llama" else getattr(c, "sliding_window", None)  # Llama's attention has none
     is_full = window is None or window >= c.max_position_embeddings
-    return c.hidden_act == "silu" and is_full
+    rope = c.rope_parameters
+    rotates_all = rope["rope_type"] in KINDS and rope.get("partial_rotary_factor", 1.0) == 1.0
+    return c.hidden_act == "silu" and is_full and rotates_all
 
 
 def _check_family(family: str, raw: Json) -> None:
-    """Raise UserError (exit 3) if transformers has no causal language model of this model_type."""
+    """Raise UserError (exit 3) if transformers has no causal language model of this model_type, or our attention has no
+    place in it."""
     from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING
 
     if family not in CONFIG_MAPPING or CONFIG_MAPPING[family] not in MODEL_FOR_CAUSAL_LM_MAPPING:
         text = "save its text part, `language_model`, as a checkpoint of its own; else "
         fix = f"{text * ('text_config' in raw)}use another checkpoint"
         raise _unsupported(f"no causal language model of transformers has the model_type {family!r}", fix)
+    if not MODEL_FOR_CAUSAL_LM_MAPPING[CONFIG_MAPPING[family]]._can_set_attn_implementation():
+        raise _unsupported(f"{family} attends by functions of its own, in whose place ours cannot be put")
 
 
 def _check_layers(family: str, c: "PreTrainedConfig") -> None:

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from grpo.base.errors import PREFLIGHT, UserError
-
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-KINDS = ("default", "linear", "llama3", "yarn")
+KINDS = ("default", "linear", "llama3", "yarn")  # over all of a head; others are left to transformers' modules
 
 
 def cos_sin_tables(
@@ -28,8 +26,7 @@ def cos_sin_tables(
 ) -> tuple[Tensor, Tensor]:
     """Return cos_SE and sin_SE for positions 0 ... num_positions - 1; the second half of E repeats the first.
 
-    config: as transformers reads a config.json. UserError (exit 3) if its frequencies are scaled in a way that these
-    tables cannot say.
+    config: as transformers reads a config.json, of one of the KINDS.
     """
     exact_dtype = torch.promote_types(dtype, torch.float32)
     frequency, amplitude = _frequencies(config, head_dim, exact_dtype)
@@ -50,14 +47,6 @@ def _frequencies(config: "PreTrainedConfig", head_dim: int, dtype: torch.dtype) 
 
     rope = config.rope_parameters
     kind = rope["rope_type"]
-    is_partial = rope.get("partial_rotary_factor", 1.0) != 1.0
-    if kind not in KINDS or is_partial:
-        raise UserError(
-            f"the checkpoint's rope type {kind!r} is not supported",
-            f"known types: {', '.join(KINDS)}, over all of the head",
-            "use another checkpoint",
-            PREFLIGHT,
-        )
     if kind != "default":
         return ROPE_INIT_FUNCTIONS[kind](config, device="cpu")
     number = torch.arange(0, head_dim, 2, dtype=torch.int64)

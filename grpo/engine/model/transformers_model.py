@@ -28,11 +28,12 @@ from grpo.engine.attention.choice import packed_attention
 from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.attention.packed import MicroBatchAttention
 from grpo.engine.attention.special import Special
-from grpo.engine.device.ops import Packed, RowSettings
+from grpo.engine.device.ops import Prepacked, RowSettings
+from grpo.engine.model.build import ALL_PROJECTIONS, Build, for_layer, layer_number
 from grpo.engine.model.decoder import Attend, Decoder, ForwardContext, check_lora, recomputed
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.weight import ALL_PROJECTIONS, Build, Weight, for_layer, layer_number, master_dtype
+from grpo.engine.model.weight import Weight, master_dtype
 
 Affine: TypeAlias = nn.Linear | Conv1D  # GPT-2 has the second kind
 OURS = "grpo"  # the name of our attention in transformers
@@ -213,7 +214,7 @@ class TransformersModel(Decoder):
     def output(self) -> Weight:
         return self.head_weight
 
-    def logits(self, hidden_XD: Tensor, head_VD: Packed) -> Tensor:
+    def logits(self, hidden_XD: Tensor, head_VD: Prepacked) -> Tensor:
         return self._finished(super().logits(hidden_XD, head_VD))
 
     def log_softmax_rows(self, logits_XV: Tensor, *settings: *RowSettings) -> tuple[Tensor, Tensor, Tensor | None]:

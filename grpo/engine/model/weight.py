@@ -1,4 +1,4 @@
-"""The weights of a model: how they are built; in its dtype, trained by way of a float32 master; frozen in few bits.
+"""The weights of a model: in its dtype, trained by way of a float32 master; frozen in few bits.
 
 bf16 keeps 8 bits of a number: an update below 0.4 % of a weight would be rounded away. So the optimizer changes a
 float32 master, and `refresh()` copies it into the tensor that the products use.
@@ -8,81 +8,15 @@ Eq. 15. So sampler and trainer multiply by the same numbers, and the adapter's s
 where sums are float32. One scratch tensor, as large as the largest of these matrices, serves all of them.
 """
 
-from dataclasses import dataclass, replace
-from typing import Protocol
-
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from grpo.base.errors import PREFLIGHT, UserError
-from grpo.engine.device import ops
-from grpo.engine.device.ops import Packed, prepack
+from grpo.engine.device.ops import Prepacked, prepack
 from grpo.engine.device.peers import Peers
-from grpo.engine.device.quantised import Format, QuantisedRows
-from grpo.engine.parallel.shard import ALONE, Shard, Sliceable
+from grpo.engine.device.quantised import QuantisedRows
+from grpo.engine.model.build import Build
 
 ALL = slice(None)
-ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-NAMES_SHOWN = 8  # of tensors, in a message
-DAMAGED = (  # what reading a file raises that is broken or hostile
-    OSError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-    SafetensorError,
-)
-
-
-@dataclass(frozen=True)
-class LoraSpec:
-    """Which projections have an adapter, and of which rank; its output is scaled by s = alpha / rank.
-
-    layers: the numbers of the layers that have adapters, from 0; None for all of them.
-    """
-
-    rank: int
-    alpha: float
-    dropout: float = 0.0
-    targets: tuple[str, ...] = ALL_PROJECTIONS
-    layers: tuple[int, ...] | None = None
-
-    @property
-    def scale(self) -> float:
-        return self.alpha / self.rank
-
-
-@dataclass(frozen=True)
-class Build:
-    """The settings of every module: adapters, if any; whether the weights themselves are trained; dtype and device.
-
-    quantised: the format of the projections' own weights, if they are in few bits. They are then frozen.
-    shard: this process among those that share the model; sizes given to modules are those of its part.
-    backend: "transformers" runs transformers' modules, whatever the family (transformers_model.py).
-    """
-
-    lora: LoraSpec | None
-    train_weights: bool
-    dtype: torch.dtype
-    device: torch.device | str
-    quantised: Format | None = None
-    shard: Shard = ALONE
-    backend: str = "auto"
-
-
-def layer_number(name: str) -> int:
-    """Return the number of the layer that a module belongs to: the first number in its name."""
-    return next(int(word) for word in name.split(".") if word.isdigit())
-
-
-def for_layer(build: Build, number: int) -> Build:
-    """Return how to build this layer, which may have no adapters."""
-    if build.lora is None or build.lora.layers is None or number in build.lora.layers:
-        return build
-    return replace(build, lora=None)
 
 
 def master_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -116,7 +50,7 @@ class Weight(nn.Module):
 
         self.master = nn.Parameter(zeros(exact_dtype)) if trained else None
         self.register_buffer("cast", zeros(build.dtype) if needs_cast else None)
-        self.prepacked: Packed | None = None  # see `prepack`
+        self.prepacked: Prepacked | None = None  # see `prepack`
 
     @property
     def value(self) -> Tensor:
@@ -147,20 +81,20 @@ class Weight(nn.Module):
         """Return a view of these rows of the columns beside W, to read and to write."""
         return self.stored[rows, self.width :]
 
-    def prepack(self) -> Packed:
+    def prepack(self) -> Prepacked:
         """Return the value in the layout that products read fastest, and keep it until `refresh` or `release`."""
         if self.prepacked is None:
             self.prepacked = prepack(self.value)
         return self.prepacked
 
     def release(self) -> None:
-        """Free the packed copy of a trained weight; that of a frozen one stays valid and is kept."""
+        """Free the prepacked copy of a trained weight; that of a frozen one stays valid and is kept."""
         if self.master is not None:
             self.prepacked = None
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Bring the cast up to date with a master that has changed, and forget the packed copy."""
+        """Bring the cast up to date with a master that has changed, and forget the prepacked copy."""
         self.prepacked = None
         if self.master is not None and self.cast is not None:
             self.cast.copy_(self.master)
@@ -177,25 +111,6 @@ class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         return grad.to(ctx.dtype), None
-
-
-class Stored(Sliceable, Protocol):
-    """A tensor in a file: safetensors' slice."""
-
-    def get_shape(self) -> list[int]: ...
-
-
-def finite(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a tensor in `dtype`; UserError (exit 3) if a number of it is infinite there, or NaN."""
-    converted = tensor.to(dtype)
-    if not converted.isfinite().all():
-        raise UserError(
-            f"{name} would hold numbers that are not finite",
-            f"its largest one is {tensor.abs().max():.3g} in {tensor.dtype}, and it is used in {dtype}",
-            "use bfloat16 or float32 if float16 alone is too narrow for it; else use another adapter or checkpoint",
-            PREFLIGHT,
-        )
-    return converted
 
 
 # --- in 8 or 4 bits --------------------------------------------------------------------------------------------------
@@ -236,11 +151,11 @@ class QuantisedWeight(nn.Module):
         return self.tail[rows]
 
     def prepack(self) -> QuantisedRows:
-        """Return W as it is: a packed copy would take the memory that few bits save."""
+        """Return W as it is: a prepacked copy would take the memory that few bits save."""
         return self.rows()
 
     def release(self) -> None:
-        """Do nothing: there is no packed copy."""
+        """Do nothing: there is no prepacked copy."""
 
 
 def share_scratch(model: nn.Module) -> None:
@@ -257,10 +172,3 @@ def share_scratch(model: nn.Module) -> None:
 def dense(weight: Tensor | QuantisedRows) -> Tensor:
     """Return a weight as a tensor to use at once: see `QuantisedRows.dequantise`."""
     return weight.dequantise() if isinstance(weight, QuantisedRows) else weight
-
-
-def frozen_linear(x_TX: Tensor, weight_OX: Packed | QuantisedRows, bias_O: Tensor | None = None) -> Tensor:
-    """Compute x Wᵀ + b, outside autograd; the weight may be prepacked, or in few bits."""
-    if isinstance(weight_OX, QuantisedRows):
-        return ops.quantised_linear(x_TX, weight_OX, bias_O)
-    return ops.linear(x_TX, weight_OX, bias_O)

@@ -1,31 +1,27 @@
-"""Checkpoints in Hugging Face's layout, in and out: safetensors only (one file, or several with an index)."""
+"""Models from checkpoints in Hugging Face's layout, and back."""
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import safe_open
+from torch import Tensor
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
-from grpo.base.progress import counted, counting
-from grpo.base.storage import read_json, save_tensors, write_json
+from grpo.base.progress import counted
+from grpo.base.storage import read_json, write_json
 from grpo.engine.device.quantised import QuantisedRows
 from grpo.engine.device.waits import watch
 from grpo.engine.model.adapter import Adapter
+from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import EMBEDDING, Decoder, OwnDecoder
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.weight import DAMAGED, NAMES_SHOWN, Build, Stored, finite, master_dtype
+from grpo.engine.model.tensor_files import DAMAGED, FILE_BYTES, NAMES_SHOWN, finite, read_tensors, write_tensors
+from grpo.engine.model.weight import master_dtype
 from grpo.engine.parallel.shard import Split
 from grpo.engine.parallel.splits import split_of, splits_of_adapter
 
-FILE_BYTES = 5_000_000_000
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
-CONVERT = (  # transformers reads a pickle's weights, and nothing else that it may hold
-    'python -c "from transformers import AutoModelForCausalLM as M; '
-    "M.from_pretrained('{folder}', dtype='auto').save_pretrained('{folder}')\""
-)
 
 
 def read_model_config(folder: Path, backend: str = "auto") -> ModelConfig:
@@ -139,11 +135,11 @@ def _load_transformers_model(
 
 def _with_adapter(
     module: str,
-    weight_OI: torch.Tensor,
-    pair: tuple[torch.Tensor, torch.Tensor],
+    weight_OI: Tensor,
+    pair: tuple[Tensor, Tensor],
     build: Build,
     split: Split | None,
-) -> torch.Tensor:
+) -> Tensor:
     """Return W + B A of this shard, in float32 at least, on the model's device."""
     A, B = (build.shard.take(*half) for half in zip(pair, splits_of_adapter(split), strict=True))
     merged = weight_OI.to(build.device, master_dtype(build.dtype)) + B.to(build.device) @ A.to(build.device)
@@ -176,7 +172,7 @@ def save_checkpoint(
     named, found = model.named_tensors(), model.projections()
     splits = {name: split_of(model, name, tensor) for name, tensor in named.items()}
 
-    def read(name: str) -> torch.Tensor:
+    def read(name: str) -> Tensor:
         linear, projection = found.get(name.removesuffix(".weight"), (None, ""))
         merged = finite(name, _merged(named[name], linear, projection), dtype)
         return shard.join(merged, splits[name]).contiguous().cpu()
@@ -199,64 +195,11 @@ def save_checkpoint(
     write_tensors({name: shape.numel() * dtype.itemsize for name, shape in shapes.items()}, read, folder, file_bytes)
 
 
-def write_tensors(
-    sizes: dict[str, int],
-    read: Callable[[str], torch.Tensor],
-    folder: Path,
-    file_bytes: int = FILE_BYTES,
-) -> None:
-    """Write the tensors of these names and bytes to one file, or to several with an index; one file is in memory."""
-    from huggingface_hub import split_state_dict_into_shards_factory  # where weights are written
-
-    split = split_state_dict_into_shards_factory(
-        sizes,
-        get_storage_size=lambda num_bytes: num_bytes,
-        filename_pattern="model{suffix}.safetensors",
-        max_shard_size=file_bytes,
-    )
-    with counting(len(sizes), f"writing {folder}", "tensors") as add:
-        for file, names in split.filename_to_tensors.items():
-            save_tensors({name: read(name) for name in names}, folder / file)
-            add(len(names))
-    if split.is_sharded:
-        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
-        write_json(folder / "model.safetensors.index.json", index)
-
-
 @torch.no_grad()
-def _merged(tensor: torch.Tensor | QuantisedRows, linear: Linear | None, projection: str) -> torch.Tensor:
+def _merged(tensor: Tensor | QuantisedRows, linear: Linear | None, projection: str) -> Tensor:
     """Return a checkpoint tensor with its adapter merged, if it has one: W + s B A."""
-    assert isinstance(tensor, torch.Tensor)  # few bits are never saved: see Policy.save_merged
+    assert isinstance(tensor, Tensor)  # few bits are never saved: see Policy.save_merged
     if linear is None or projection not in linear.rank_slices:
         return tensor.detach()
     A, B = linear.adapter(projection)
     return tensor.to(A.dtype) + linear.lora.scale * (B @ A)
-
-
-def read_tensors(folder: Path) -> Iterator[tuple[str, Stored]]:
-    """Yield each tensor of a checkpoint: its name, and safetensors' slice, which reads the part that is asked for.
-
-    As in transformers, an index beside a single file is not read: it is left of an older checkpoint.
-    """
-    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
-    files = [single.name] * single.exists() or (_indexed_files(index) if index.exists() else [])
-    if not files:
-        pickled = sorted(p.name for p in folder.glob("*.bin"))
-        raise UserError(
-            f"{folder} holds no safetensors weights",
-            f"found {', '.join(pickled) or 'none'}; pickled weights can run code and are not read",
-            f"convert them, if you trust them: {CONVERT.format(folder=folder)}",
-            PREFLIGHT,
-        )
-    for path in (folder / file for file in files):
-        broken = explained(DAMAGED, f"{path} cannot be read", "download the checkpoint again")
-        with broken, safe_open(path, framework="pt") as tensors:
-            for name in tensors.keys():
-                yield name, tensors.get_slice(name)
-
-
-def _indexed_files(index: Path) -> list[str]:
-    """Return the files that an index names, all of them looked for in its own folder."""
-    with explained(DAMAGED, f"{index} cannot be read", "download the checkpoint again"):
-        files = read_json(index)["weight_map"].values()
-        return sorted({Path(file).name for file in files})

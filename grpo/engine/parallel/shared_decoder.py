@@ -12,9 +12,10 @@ from torch import Tensor
 
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.engine.device.ops import RowSettings
+from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import OwnDecoder
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.weight import Build, QuantisedWeight
+from grpo.engine.model.weight import QuantisedWeight
 from grpo.engine.parallel.shard import Split
 from grpo.engine.parallel.softmax import split_log_softmax_rows
 

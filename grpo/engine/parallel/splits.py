@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 from grpo.engine.device.quantised import QuantisedRows
+from grpo.engine.model.build import ALL_PROJECTIONS
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.weight import ALL_PROJECTIONS
 from grpo.engine.parallel.shard import Split
 
 SPLIT_BY_INPUTS = ("o_proj", "down_proj")  # the shards share the inputs of these, and the outputs of the others

@@ -19,12 +19,13 @@ from functools import partial
 from math import ceil
 
 import torch
+from torch import Tensor
 
 from grpo.base.errors import INTERNAL, MEMORY, UserError, is_out_of_memory, reason
 from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.kernel_choice import uses_kernels
-from grpo.engine.device.ops import Packed, draw_tokens
+from grpo.engine.device.ops import Prepacked, draw_tokens
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.sampling.layers_in_c import LayersInC
 
@@ -41,7 +42,7 @@ class KVCache:
     positions are the fastest.
     """
 
-    kv_L2BKSE: torch.Tensor
+    kv_L2BKSE: Tensor
 
     @classmethod
     def of(cls, model: Decoder, num_slots: int, num_positions: int) -> "KVCache":
@@ -68,7 +69,7 @@ class KVCache:
         more_L2BKSE = self.kv_L2BKSE.new_zeros(L, 2, B, K, wanted - S, E)
         self.kv_L2BKSE = torch.cat([self.kv_L2BKSE, more_L2BKSE], dim=4)
 
-    def read(self, layer: int, num_rows: int, num_positions: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def read(self, layer: int, num_rows: int, num_positions: int) -> tuple[Tensor, Tensor]:
         """Return views k_BKSE, v_BKSE of the first `num_rows` slots and `num_positions` positions."""
         k_BKSE, v_BKSE = self.kv_L2BKSE[layer, :, :num_rows, :, :num_positions]
         return k_BKSE, v_BKSE
@@ -84,22 +85,22 @@ class Slots:
     """The cache, and the state of the sequence in every slot."""
 
     cache: KVCache
-    last_id_B: torch.Tensor  # int64, the next input
-    position_B: torch.Tensor  # int64, of that input
-    count_B: torch.Tensor  # int64, tokens generated so far
-    limit_B: torch.Tensor  # int64, tokens it may generate
-    seed_B: torch.Tensor  # int64
-    ended_B: torch.Tensor  # bool; means nothing for a slot without a sequence
-    ids_BX: torch.Tensor  # int64; a row that has reached its limit goes on writing to one spare column
-    logps_BX: torch.Tensor  # float32, nats, as Completion.logps
-    cuts_BX: torch.Tensor  # float32, as Completion.cuts
+    last_id_B: Tensor  # int64, the next input
+    position_B: Tensor  # int64, of that input
+    count_B: Tensor  # int64, tokens generated so far
+    limit_B: Tensor  # int64, tokens it may generate
+    seed_B: Tensor  # int64
+    ended_B: Tensor  # bool; means nothing for a slot without a sequence
+    ids_BX: Tensor  # int64; a row that has reached its limit goes on writing to one spare column
+    logps_BX: Tensor  # float32, nats, as Completion.logps
+    cuts_BX: Tensor  # float32, as Completion.cuts
 
     @classmethod
     def make(cls, cache: KVCache, max_new_tokens: int) -> "Slots":
         """Make the state of all slots of a cache, without sequences."""
         device, B = cache.kv_L2BKSE.device, cache.num_slots
 
-        def zeros(*size: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+        def zeros(*size: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(B, *size, dtype=dtype, device=device)
 
         size = max_new_tokens + 1
@@ -148,7 +149,7 @@ class DecodeSteps:
         self.eos = torch.tensor(eos_ids, dtype=torch.int64, device=slots.ended_B.device)
         self.graphs: dict[tuple, torch.cuda.CUDAGraph] = {}  # (number of rows, sampling parameters) -> graph
 
-    def run(self, live: int, steps: int, params: SamplingParams, head_VD: Packed) -> None:
+    def run(self, live: int, steps: int, params: SamplingParams, head_VD: Prepacked) -> None:
         """Generate up to `steps` tokens for each of the first `live` slots; a slot that ends keeps its results."""
         rows = bucket(live, self.slots.cache.num_slots) if self.kernel else live
         ended_B = self.slots.ended_B
@@ -167,7 +168,7 @@ class DecodeSteps:
         for _ in range(steps):
             step()
 
-    def step(self, num_rows: int, params: SamplingParams, head_VD: Packed) -> None:
+    def step(self, num_rows: int, params: SamplingParams, head_VD: Prepacked) -> None:
         """Generate one token for each of the first `num_rows` slots, unless its sequence has ended.
 
         With the kernels nothing in it waits for the device, so a GPU can capture it. A row that has ended still writes,
@@ -188,7 +189,7 @@ class DecodeSteps:
         position_B += running_B
         ended_B |= (id_B[:, None] == self.eos).any(dim=1) | (count_B >= slots.limit_B[rows])
 
-    def hidden(self, id_B: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:
+    def hidden(self, id_B: Tensor, position_B: Tensor) -> Tensor:
         """Compute the final hidden states of these tokens, and store their keys and values."""
         cache = self.slots.cache
         if self.kernel:

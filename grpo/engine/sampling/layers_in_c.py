@@ -15,7 +15,7 @@ from grpo.engine.model.lora import Linear
 
 
 class LayersInC:
-    """The layers of a model that samples: its weights are packed, and must not change."""
+    """The layers of a model that samples: its weights are prepacked, and must not change."""
 
     def __init__(self, model: OwnDecoder):
         kernels = on_cpu(model.embedding.value)
@@ -31,7 +31,7 @@ class LayersInC:
         if not isinstance(model, OwnDecoder) or model.build.shard.world > 1:
             return None
         for linear in model.linears():
-            if linear.packed is None or not isinstance(linear.packed.weights[0], Panels):
+            if linear.prepacked is None or not isinstance(linear.prepacked.weights[0], Panels):
                 return None
         layers = cls(model)
         return layers if layers.kernels.attends(model.shape.head_dim) else None
@@ -73,8 +73,8 @@ def _norm(norm: RMSNorm | None) -> Tensor | None:
 
 
 def _linear(linear: Linear) -> tuple[Tensor, Tensor | None]:
-    """Return the packed weight, and the bias."""
-    assert linear.packed is not None
-    (weight,) = linear.packed.weights
+    """Return the prepacked weight, and the bias."""
+    assert linear.prepacked is not None
+    (weight,) = linear.prepacked.weights
     assert isinstance(weight, Panels)
     return weight.values, linear.added_bias()

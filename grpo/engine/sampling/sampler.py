@@ -21,12 +21,13 @@ from math import isfinite
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from grpo.algorithm.schema import Completion, FinishReason, Layout, Prompt
 from grpo.base.errors import NON_FINITE, UserError
 from grpo.engine.attention.choice import decode_kernel, packed_attention
 from grpo.engine.device.draw import SamplingParams
-from grpo.engine.device.ops import CosSin, Packed, rotate
+from grpo.engine.device.ops import CosSin, Prepacked, rotate
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.sampling.decode_step import CudaCapture, DecodeSteps, KVCache, Slots
 
@@ -203,7 +204,7 @@ class Generation:
         sampler: Sampler,
         sequences: Sequence[Unfinished],
         params: SamplingParams,
-        head_VD: Packed,
+        head_VD: Prepacked,
     ):
         self.sampler, self.params, self.head_VD = sampler, params, head_VD
         self.model = sampler.model
@@ -220,7 +221,7 @@ class Generation:
         self.slots = self.steps.slots
         self.waiting = deque(sequences)
         self.live: list[Unfinished] = []
-        self.prefilled: dict[tuple[int, ...], torch.Tensor] = {}  # keys and values [L, 2, K, S, E] of a start
+        self.prefilled: dict[tuple[int, ...], Tensor] = {}  # keys and values [L, 2, K, S, E] of a start
         self.paused: dict[int, Unfinished] = {}  # by their numbers
         self.tools = sampler.tools
         if self.tools:
@@ -354,7 +355,7 @@ class Generation:
         return ids, logps, cuts
 
 
-def prefill(model: Decoder, prompts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+def prefill(model: Decoder, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
     """Return the keys (rotated) and values of each prompt's tokens, [L, 2, K, S, E]. A prompt may have no tokens."""
     lengths = [len(ids) for ids in prompts]
     layout = Layout.of(*((length, ()) for length in lengths))
@@ -362,15 +363,15 @@ def prefill(model: Decoder, prompts: Sequence[Sequence[int]]) -> list[torch.Tens
         nothing_L2BKSE = KVCache.of(model, 1, 0).kv_L2BKSE
         return [nothing_L2BKSE[:, :, 0]] * len(prompts)
     attention = packed_attention(model, layout)
-    layers: list[torch.Tensor] = []
+    layers: list[Tensor] = []
 
     def attend(
         layer: int,
-        q_THE: torch.Tensor,
-        k_TKE: torch.Tensor,
-        v_TKE: torch.Tensor,
+        q_THE: Tensor,
+        k_TKE: Tensor,
+        v_TKE: Tensor,
         cos_sin: CosSin,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         q_THE = rotate(q_THE, cos_sin)
         k_TKE = rotate(k_TKE, cos_sin)
         layers.append(torch.stack([k_TKE, v_TKE]))
