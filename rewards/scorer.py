@@ -7,22 +7,25 @@ plain function when the step waits for its rewards (own.py).
 Of several processes that hold one model together, the first one asks the rewards, and all get the grades.
 """
 
+import inspect
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from grpo.algorithm.schema import Completion, Group, Score, TrainerState, own_words
 from grpo.base.errors import PREFLIGHT, UserError, check_all
 from grpo.base.event_loop import EventLoop, wait_for
 from grpo.base.storage import Json
 from grpo.engine.device.peers import Peers
-from rewards.own import OwnCall, OwnCalls, is_async
-from rewards.own_names import describe_failure
 from rewards.own_words import CALLS, ENVIRONMENT, MAX_NUMBER
 from rewards.registry import Counts, Grade, Reward, Rows, Say
+
+if TYPE_CHECKING:
+    from rewards.own import OwnCall, OwnCalls
 
 NUM_THREADS = 4
 NOT_A_REWARD = f"a reward is a number between -{MAX_NUMBER:g} and {MAX_NUMBER:g}, or None"
@@ -39,7 +42,7 @@ class Grading:
     """
 
     grades: list[dict[str, Future[Score]] | None]
-    own_calls: list[OwnCall] = field(default_factory=list)
+    own_calls: "list[OwnCall]" = field(default_factory=list)
 
     @property
     def is_complete(self) -> bool:
@@ -52,6 +55,8 @@ class Scorer:
     All peers make the same calls in the same order.
     """
 
+    own: "OwnCalls | None" = None
+
     def __init__(self, rewards: Sequence[Reward], weights: Sequence[float] | None = None, peers: Peers | None = None):
         self.rewards = list(rewards)
         self.peers = peers or Peers()
@@ -60,7 +65,10 @@ class Scorer:
         self.weights = dict(zip(names, weights or [1.0] * len(names), strict=True))
         self.pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="reward")
         self.loop = EventLoop("rewards")
-        self.own = OwnCalls()
+        if any(reward.function is not None for reward in rewards):
+            from rewards.own import OwnCalls  # most runs have no functions of a user
+
+            self.own = OwnCalls()
         self.under_way: dict[Group, Grading] = {}
         self.failed: set[str] = set()  # built-in rewards that have failed on a completion
         self.not_numbers: dict[str, float] = {}  # reward -> the first value that is NaN, infinite or far too large
@@ -82,7 +90,7 @@ class Scorer:
         for reward in self.rewards:
             if reward.grade is not None and not completion.failure:
                 grades[reward.name] = self._start(reward.grade, text, row)
-        if grading.is_complete:
+        if grading.is_complete and self.own:
             grading.own_calls = self.own.start(self.rewards, group, state)
 
     def collect(self, *groups: Group) -> None:
@@ -137,9 +145,7 @@ class Scorer:
 
         What is counted per step begins anew. All peers must call it.
         """
-        return self.peers.of_first(
-            lambda: self.own.metrics() | together(resource.counts() for resource in self.resources)
-        )
+        return self.peers.of_first(self._metrics)
 
     def close(self) -> None:
         """Free what the rewards hold. Grades that are still under way are given up."""
@@ -147,13 +153,18 @@ class Scorer:
             resource.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
         self.loop.close()
-        self.own.loop.close()
+        if self.own:
+            self.own.loop.close()
+
+    def _metrics(self) -> dict[str, float]:
+        counted = together(resource.counts() for resource in self.resources)
+        return self.own.metrics() | counted if self.own else counted
 
     def _grading_of(self, group: Group) -> Grading:
         return self.under_way.setdefault(group, Grading([None] * len(group.completions)))
 
     def _start(self, grade: Grade, text: str, row: Json) -> "Future[Score]":
-        if is_async(grade):
+        if inspect.iscoroutinefunction(grade):
             return self.loop.run(grade(text, row))
         return self.pool.submit(grade, text, row)
 
@@ -161,7 +172,7 @@ class Scorer:
         """Call users' plain functions on all groups, one after the other; then wait for all grades of each group."""
         for group in groups:
             for call in self.under_way[group].own_calls:
-                if not call.began:
+                if self.own and not call.began:
                     self.own.make(call)
         return [self._scores(group) for group in groups]
 
@@ -169,7 +180,7 @@ class Scorer:
         """Wait for a group's grades. Return for each completion: reward name -> score."""
         grading = self.under_way[group]
         scores = []
-        own = {call.name: self.own.scores(call) for call in grading.own_calls}
+        own = {call.name: self.own.scores(call) for call in grading.own_calls} if self.own else {}
         for index, (completion, grades) in enumerate(zip(group.completions, grading.grades, strict=True)):
             found = {name: of_group[index] for name, of_group in own.items()}
             found |= {name: self._grade_of(name, future) for name, future in (grades or {}).items()}
@@ -185,6 +196,8 @@ class Scorer:
         except UserError:
             raise
         except Exception as error:
+            from rewards.own_names import describe_failure  # which knows users' files
+
             why = describe_failure(error)
         if name not in self.failed:
             self.failed.add(name)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import python
 from making import cases, load, make_completion, pieces_tokenizer, refused, write_tool_checkpoint
 from tokenizers import normalizers
 from tool_twin import naive
@@ -317,6 +318,37 @@ def test_an_async_tool_that_exits_leaves_the_others_alone(encoder, make_tools):
     while len(taken) < 2:
         taken |= {number: completion.calls[0] for number, completion, _ in calls.take(wait=True)}
     assert taken[0].result == "a" and not taken[0].failure and "SystemExit" in taken[1].failure
+
+
+ENDS = """
+import sys, time, torch
+from functools import partial
+from grpo.base.errors import run_main
+from grpo.tools.workers import Job, Workers
+
+def computes():
+    while True:
+        torch.ones(1 << 22).add_(1)
+
+async def blocks():
+    computes()
+
+def main(argv):
+    workers = Workers(0.05, False)
+    workers.add(Job(0, partial(KIND)))
+    while not workers.replies(wait=True):
+        pass
+    workers.close()
+
+run_main(main)
+"""
+
+
+@pytest.mark.parametrize("kind", ["computes", "blocks"])
+def test_a_command_ends_well_while_a_tool_that_was_given_up_computes(kind):
+    """Python ends such a thread by force; inside an operation of torch that would abort the process."""
+    ended = python("-c", ENDS.replace("KIND", kind))
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_call_that_is_not_made_says_why(encoder, make_tools):
