@@ -9,7 +9,7 @@ Of several processes that hold one model together, the first one asks the reward
 
 import inspect
 import logging
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -231,8 +231,8 @@ def after_calls(completion: Completion, score: Score) -> Score:
 
 def together(counts: Iterable[Counts]) -> dict[str, float]:
     """Return the numbers of several resources as one each: two rewards may have a judge each, or check facts."""
-    numbers: dict[str, float] = Counter()
-    divisors: dict[str, float] = Counter()
+    numbers: dict[str, float] = defaultdict(int)
+    divisors: dict[str, float] = defaultdict(int)
     for of_one in counts:
         for name, (number, divisor) in of_one.items():
             numbers[name] += number
