@@ -184,7 +184,12 @@ class Results:
     def _save(self, **found: object) -> None:
         """Append a row of what was found to the results, if --save asks for it."""
         if self.options.save:
-            append(self.options.save, [self.about | {"cases": [], "checks": {}, "profiles": {}} | found])
+            nothing = {
+                "cases": [],
+                "checks": {},
+                "profiles": {},
+            }
+            append(self.options.save, [self.about | nothing | found])
 
 
 def append(path: Path, rows: Iterable[Mapping]) -> None:

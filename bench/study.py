@@ -31,7 +31,13 @@ def changes(pairs: Sequence[tuple[Answer, Answer]]) -> dict[str, Change]:
     first, last = (measure_answers(map(vars, answers)) for answers in zip(*pairs, strict=True))
     titles = {(answer.row, answer.question): answer.title for answer, _ in pairs if answer.title}
     return {
-        name: {"before": found.a, "after": found.b, "change": found.difference, "low": found.low, "high": found.high}
+        name: {
+            "before": found.a,
+            "after": found.b,
+            "change": found.difference,
+            "low": found.low,
+            "high": found.high,
+        }
         for name, found in compare(first, last, titles).measures.items()
     }
 

@@ -233,7 +233,14 @@ def measure_trl(title: str, path: Path, shape: StepShape, ours: Ours, results: R
     config = replace(ours.trainer.config, max_steps=options.repeats + 1)
     rows = [{"prompt": prompt.text} for prompt in ours.trainer.rollout.prompts]
     for name, autocast in variants.items():
-        peer = peers.trl_trainer(path, models.build_of(options), rows, steps.letters, config, autocast)
+        peer = peers.trl_trainer(
+            path,
+            models.build_of(options),
+            rows,
+            steps.letters,
+            config,
+            autocast,
+        )
         # The adapter of TRL's model is still zero, as ours was.
         pairs = [(group.prompt.ids, completion) for group in ours.groups[0] for completion in group.completions]
         errors_C = peers.logprob_errors(peer.model, pairs)

@@ -97,7 +97,12 @@ def _misspelt(target: Target) -> list[str]:
     truth = target.truth
     other_words = " ".join(reversed(truth.split()))
     return _others(
-        target, f"{truth[:-1]}x", f"{truth[0]}zx{truth[3:]}", truth[::-1], "".join(sorted(truth)), other_words
+        target,
+        f"{truth[:-1]}x",
+        f"{truth[0]}zx{truth[3:]}",
+        truth[::-1],
+        "".join(sorted(truth)),
+        other_words,
     )
 
 
@@ -105,7 +110,13 @@ def _cut(target: Target) -> list[str]:
     """Write the first word of the answer, the last one, the first half, and the first letters."""
     first, *_, last = target.truth.split() * 2
     half = len(target.truth) // 2 + 1
-    return _others(target, first, last, target.truth[:half], target.truth[:3])
+    return _others(
+        target,
+        first,
+        last,
+        target.truth[:half],
+        target.truth[:3],
+    )
 
 
 def _others(target: Target, *answers: str) -> list[str]:

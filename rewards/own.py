@@ -226,13 +226,14 @@ class OwnCalls:
 
     def start(self, rewards: Iterable[Reward], group: Group, state: TrainerState) -> list[OwnCall]:
         """Return the calls of rewards on a complete group. Each `async def` begins; plain functions wait for `make`."""
-        calls = []
-        for reward in rewards:
-            if reward.function is not None:
-                call = OwnCall(reward.name, reward.function, reward.timeout_s, group, state)
-                calls.append(call)
-                if is_async(reward.function):
-                    self.make(call)
+        calls = [
+            OwnCall(reward.name, reward.function, reward.timeout_s, group, state)
+            for reward in rewards
+            if reward.function is not None
+        ]
+        for call in calls:
+            if is_async(call.function):
+                self.make(call)
         return calls
 
     def make(self, call: OwnCall) -> None:
