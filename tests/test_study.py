@@ -42,6 +42,7 @@ def test_what_a_run_has_changed_is_read_from_its_files(tmp_path):
     assert found.keys() == wanted.keys()
     for name, numbers in wanted.items():
         assert found[name] == pytest.approx([number / 3 for number in numbers])
+    assert [row["measures"]["accuracy"][end] for end in ("low", "high")] == [0, 0.5], "two of three have one title"
 
 
 def test_questions_about_one_title_are_drawn_together():
