@@ -29,11 +29,9 @@ from grpo.engine.device.distributed import choose_device
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model import memory
 from grpo.engine.sampling.sampler import Sampler
-from grpo.evaluation.answers import generate_groups, split_into_parts, ungraded_records, unused
+from grpo.evaluation.answers import decline, generate_groups, split_into_parts, ungraded_records, unused
 from grpo.evaluation.compare import compare, comparison_text, read_answers
-from grpo.evaluation.confidence import risk_coverage, stated_claims
-from grpo.evaluation.measures import Summary, note_on_unscored, summary
-from grpo.evaluation.searching import decline
+from grpo.evaluation.measures import Summary, note_on_unscored, risk_coverage, stated_claims, summary
 from grpo.evaluation.table import summary_table
 from grpo.evaluation.task import Task, make_task
 from grpo.run.log import completion_records

@@ -4,7 +4,6 @@ Search a knowledge base: over everything, or in the documents of a title. A titl
 the data sets.
 """
 
-import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -19,14 +18,20 @@ def main(argv: list[str]) -> None:
     parser.add_argument("db", type=Path, metavar="DB", help="the knowledge base")
     parser.add_argument("query", metavar="QUERY", help="the text to search for; no character has a special meaning")
     parser.add_argument("--title", metavar="T", help="search only in the documents of this title")
-    parser.add_argument("-k", type=_count, default=5, help="return this many passages (default %(default)s)")
+    parser.add_argument("-k", type=int, default=5, help="return this many passages (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     options = parser.parse_args(argv)
+    if options.k < 1:
+        parser.error("-k must be at least 1")
     with KnowledgeBase(options.db) as base:
         found = None if options.title is None else base.lookup(options.title)
         passages = base.search(options.query, options.k, found and found.titles)
     if options.json:
-        told = {"query": options.query, "lookup": found and asdict(found), "passages": list(map(asdict, passages))}
+        told = {
+            "query": options.query,
+            "lookup": found and asdict(found),
+            "passages": list(map(asdict, passages)),
+        }
         print(json.dumps(told))
         return
     if found:
@@ -44,12 +49,6 @@ def main(argv: list[str]) -> None:
 def on_one_line(text: str) -> str:
     """Return a text of the base on one line, with its control characters made visible."""
     return escape(" ".join(text.split()))
-
-
-def _count(value: str) -> int:
-    if int(value) < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return int(value)
 
 
 if __name__ == "__main__":

@@ -76,13 +76,7 @@ def _texts(folder: Path, passed: Callable[[int], object]) -> Iterator[Document |
         num_bytes += len(content)
         passed(num_bytes)
         text = content.decode("utf-8-sig", "surrogateescape")
-        row = check_row(
-            number,
-            {
-                "title": file.stem,
-                "text": text,
-            },
-        )
+        row = check_row(number, {"title": file.stem, "text": text})
         if isinstance(row, Skip):
             row = Skip(number, f"{row.reason}: {file.name}")
         yield row

@@ -1,9 +1,6 @@
 """Chat templates that take tools, written anew from the formats of five families, and tokenizers for them."""
 
-import json
-from pathlib import Path
-
-from making import write_checkpoint
+from making import edit_json, write_checkpoint
 
 _CHATML = "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
 _HERMES_SYSTEM = (
@@ -93,20 +90,19 @@ FAMILIES = {
     "smollm2": (SMOLLM2, "<|im_end|>", ("\n", "<|im_start|>tool\n{}<|im_end|>\n", "<|im_start|>assistant\n")),
 }  # fmt: skip
 ENDS = [f"<end{number}>" for number in range(25)]  # tokens that end a turn, so that random models end many
+CHATML_SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 SPECIAL = {
-    "qwen": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-    "smollm2": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
     "llama3.1": ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
     "mistral": "<s> </s> [INST] [/INST] [TOOL_CALLS] [TOOL_RESULTS] [/TOOL_RESULTS] [AVAILABLE_TOOLS] "
     "[/AVAILABLE_TOOLS]".split(),
 }
 
 
-def special_of(family: str) -> list[str]:
-    return SPECIAL["qwen" if family.startswith("qwen") else family]
+def special_of(family):
+    return SPECIAL.get(family, CHATML_SPECIAL)
 
 
-def tokenizer_of(family: str, words: list[str] = ()):
+def tokenizer_of(family, words=()):
     """Bytes, the family's special tokens, and some words, which only a model draws."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -129,19 +125,19 @@ def tokenizer_of(family: str, words: list[str] = ()):
     return fast
 
 
-def write_typed_checkpoint(folder: Path, family: str, words: list[str] = (), **changes) -> Path:
+def write_typed_checkpoint(folder, family, words):
     """A random model with the tokenizer of a family."""
     tokenizer = tokenizer_of(family, words)
     sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 4096, "eos_token_id": tokenizer.eos_token_id}
-    write_checkpoint(folder, spread=0.5, **{**sizes, **changes})
+    write_checkpoint(folder, spread=0.5, **sizes)
     tokenizer.save_pretrained(folder)
     return folder
 
 
-def write_calling_checkpoint(folder: Path, calls: list[str]) -> Path:
+def write_calling_checkpoint(folder, calls):
     """A random model with Qwen2.5's template that often makes some calls, and ends its turns."""
     words = [*(call + " " * number for call in calls for number in range(20)), *ENDS]
     write_typed_checkpoint(folder, "qwen2.5", words)
     ends = tokenizer_of("qwen2.5", words).convert_tokens_to_ids(ENDS)
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    edit_json(folder / "generation_config.json", eos_token_id=ends)
     return folder

@@ -280,16 +280,16 @@ BUDGETS = {
     "grpo/config": 9_500,
     "grpo/run": 22_250,
     "grpo/doctor": 3_750,
-    "grpo/data": 16_750,
-    "grpo/evaluation": 6_000,
-    "grpo/report": 3_000,
+    "grpo/data": 16_500,
+    "grpo/evaluation": 5_750,
+    "grpo/report": 2_750,
     "grpo/replay": 4_500,
     "grpo/tools": 8_000,
     "knowledge": 11_500,
-    "rewards": 24_750,
+    "rewards": 24_500,
     "rewards/mathematics": 17_250,
-    "bench": 15_750,
-    "tests": 234_250,
+    "bench": 14_500,
+    "tests": 229_750,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER}
 

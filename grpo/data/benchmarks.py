@@ -94,11 +94,11 @@ def _gpqa(record: Json, rng: random.Random) -> Json:
         raise ValueError("a choice is empty")
     right = choices[0].casefold()
     rng.shuffle(choices)
-    labels = [int(choice.casefold() == right) for choice in choices]  # a wrong choice may repeat the right one
-    if all(labels):
+    lettered = list(zip(LETTERS, choices, strict=False))
+    accepted = [letter for letter, choice in lettered if choice.casefold() == right]  # a wrong one may repeat it
+    if len(accepted) == len(choices):
         raise ValueError("all choices are the right one")
-    listed = [f"{letter}) {choice}" for letter, choice in zip(LETTERS, choices, strict=False)]
-    accepted = [letter for letter, label in zip(LETTERS, labels, strict=False) if label]
+    listed = [f"{letter}) {choice}" for letter, choice in lettered]
     asked = str(record["question"]).strip()
     question = "\n".join([asked, "", *listed])
     answer = accepted[0] if len(accepted) == 1 else accepted

@@ -28,6 +28,7 @@ MAX_SHOWN = 80  # characters of a wrong value in a message
 MAX_NAMED = 5  # bad rows in a message
 csv.field_size_limit(2**31 - 1)  # characters; Python's own limit, 131,072, is shorter than long articles
 _FIRST_PART = re.compile(r"(.*-)00000(-of-(\d{5})\..*)")
+_BEGIN = re.compile(r"\s*(\[\s*(?:\]\Z)?)?")  # of JSON: that of an array, or an empty one
 
 
 def read_records(path: Path, bad: BadRows | None = None) -> list[Json]:
@@ -177,22 +178,19 @@ def _read_table(text: str, path: Path) -> Iterator[Json]:
 def _read_json(text: str, path: Path) -> list[Any]:
     """Read a JSON array, whose elements are separated by commas, or objects, which are separated by new lines."""
     text = text.rstrip()
-    is_array = text.lstrip()[0] == "["
-    body = text[:-1].rstrip() if is_array else text
-    between = re.compile(r"\s*,\s*" if is_array else r"\s*\n\s*")
     decoder = json.JSONDecoder(object_pairs_hook=_unique)
     values = []
-    place = next(re.finditer(r"\s*\[?\s*", text)).end()
+    begin = next(_BEGIN.finditer(text))
+    between = re.compile(r"\s*,\s*|\s*\]\Z" if begin[1] else r"\s*\n\s*|\Z")
+    place = begin.end()
     try:
-        if is_array and text[-1] != "]":
-            raise json.JSONDecodeError("the array does not end", text, len(text))
-        while place < len(body):
-            value, place = decoder.raw_decode(body, place)
+        while place < len(text):
+            value, place = decoder.raw_decode(text, place)
             values.append(value)
-            gap = between.match(body, place)
-            if place < len(body) and not (gap and gap.end() < len(body)):
-                raise json.JSONDecodeError("not one value after another", body, place)
-            place = gap.end() if gap else place
+            gap = between.match(text, place)
+            if not gap:
+                raise json.JSONDecodeError("not one value after another", text, place)
+            place = gap.end()
     except (ValueError, RecursionError) as error:  # a plain ValueError: a key twice, a number of thousands of digits
         line = text.count("\n", 0, getattr(error, "pos", place)) + 1
         raise _damaged(path, line, "JSON", str(error)) from None
@@ -234,7 +232,7 @@ def _read_arrow(content: bytes, path: Path) -> list[Json]:
         ):
             kinds = set(re.findall(r"\b(?:halffloat|float|double)\b", str(column.type)))
             number = FLOATS[kinds.pop()] if len(kinds) == 1 else float
-            columns.append([json_value(value, number) for value in column.to_pylist()])
+            columns.append(json_value(column.to_pylist(), number))
     return [dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
@@ -244,31 +242,27 @@ def json_value(value: Any, number: type = float) -> Any:
     A float32 that was 0.1 is 0.1 again, and not 0.10000000149011612; 2020-01-02 stays that text. TypeError for an
     object that has neither a value in JSON nor a text of its own, such as a function.
     """
+    text = json.dumps(value, default=_known)
+    return json.loads(text, parse_float=lambda digits: float(str(number(digits))))
+
+
+def _known(value: Any) -> Any:
+    """Return what JSON knows instead of a value that it does not know."""
     match value:
-        case None | bool():
-            return value
         case Enum():
-            return json_value(value.value, number)
-        case str():
-            return str.__str__(value)
-        case int():
-            return int(value)
-        case float():
-            return float(str(number(value)))
+            return value.value
         case np.floating():
             return float(str(value))
         case bytes():
             return value.decode()
         case Mapping():
-            return {str(json_value(name)): json_value(item, number) for name, item in value.items()}
-        case list() | tuple():
-            return [json_value(item, number) for item in value]
+            return dict(value)
         case set() | frozenset():
-            return sorted((json_value(item, number) for item in value), key=str)
+            return sorted(map(json_value, value), key=str)
         case Decimal():
             return f"{value:f}"
     if hasattr(value, "item") and hasattr(value, "ndim"):  # arrays and tensors
-        return [json_value(item, number) for item in value] if value.ndim else json_value(value.item(), number)
+        return list(value) if value.ndim else value.item()
     if type(value).__str__ is object.__str__:
         raise TypeError(f"{type(value).__name__} has no value in JSON")
     return str(value).removesuffix(" 00:00:00")  # dates, times, durations, UUIDs, paths

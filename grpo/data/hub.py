@@ -66,11 +66,7 @@ def _choose_file(folder: Path, name: str, config: str, split: str) -> Path:
             return candidate
     found = sorted(path for pattern in DATA_FILES for path in folder.rglob(pattern) if path.name not in NOT_DATA)
     names = [str(path.relative_to(folder)) for path in found if not _LATER_PART.search(path.name)]
-    chosen = []
-    for one in names:
-        *folders, file = Path(one).parts
-        if config in folders or file.startswith(config):
-            chosen.append(one)
+    chosen = [one for one in names if config in Path(one).parts[:-1] or Path(one).name.startswith(config)]
     word = re.compile(rf"(?<![a-z]){re.escape(split)}(?![a-z])", re.IGNORECASE)  # latest.jsonl is no test
     chosen = list(filter(word.search, chosen)) or chosen
     others = [one for one in chosen if not one.endswith(".parquet")]

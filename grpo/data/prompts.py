@@ -21,7 +21,6 @@ from grpo.data.rows import Row
 
 TEMPLATE_SECONDS = 5.0  # of CPU time, for one prompt
 BYTE_ORDER_MARK = "\ufeff"  # which editors on Windows write before a text
-MAX_TEMPLATE_CHARS = 1_000_000  # that a chat template may write around the messages
 Tool = Json  # the description of one, as a chat template takes it
 VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
@@ -60,9 +59,10 @@ def load_tokenizer(folder: Path, chat_template: str | None = None, template_opti
     if not named.get("default"):
         what = f"the tokenizer in {folder} has no chat template" + " named default" * isinstance(templates, dict)
         raise UserError(what, "prompts cannot be rendered without one", "set chat_template to a Jinja file", PREFLIGHT)
-    values = ""
-    for name, value in (template_options or {}).items():
-        values += f"{{% if {name} is not defined %}}{{% set {name} = {value!r} %}}{{% endif %}}"
+    values = "".join(
+        f"{{% if {name} is not defined %}}{{% set {name} = {value!r} %}}{{% endif %}}"
+        for name, value in (template_options or {}).items()
+    )
     named = {name: values + text.removeprefix(BYTE_ORDER_MARK) for name, text in named.items()}
     tokenizer.chat_template = named if len(named) > 1 else named["default"]
     return tokenizer
@@ -74,13 +74,10 @@ def render(tokenizer, messages: Sequence[Message], header: bool = True, tools: S
     header: end with the assistant's header, as a prompt does. tools: descriptions of those that can be called.
     """
     try:
-        num_chars = sum(len(message["content"]) for message in messages)
         with time_limit(TEMPLATE_SECONDS):
-            text = tokenizer.apply_chat_template(
+            return tokenizer.apply_chat_template(
                 list(messages), list(tools) or None, tokenize=False, add_generation_prompt=header
             )
-        if len(text) > MAX_TEMPLATE_CHARS + num_chars:
-            raise ValueError(f"it writes more than {MAX_TEMPLATE_CHARS} characters around the messages")
     except Exception as error:  # Jinja's own errors and a template's raise_exception()
         line = getattr(error, "lineno", None)  # of a template that is not valid
         raise UserError(
@@ -89,7 +86,6 @@ def render(tokenizer, messages: Sequence[Message], header: bool = True, tools: S
             "correct the template; if it allows no system role, put the instructions into prompt_template",
             PREFLIGHT,
         ) from None
-    return text
 
 
 def turn_end(tokenizer) -> int | None:
@@ -182,17 +178,21 @@ class ChatEncoder:
         can_hide = any(token.normalized for token in added.values())
         self.suspicious = re.compile("" if can_hide else "|".join(map(re.escape, texts)))
 
-    def cannot_write(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
+    def cannot_write(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
         """Return why the chat template does not write messages and tools whole; "" if it does."""
         if not tools and not any(map(parts, messages)):
             return ""
+        written = partial(render, self.tokenizer, header=False, tools=tools)
         lost = set()
         try:
             for number, message in enumerate(messages):
-                lost |= {part for part in parts(message) if self._leaves_out(messages[: number + 1], part, tools)}
-            if tools:
-                if render(self.tokenizer, messages, False, tools) == render(self.tokenizer, messages, False):
-                    lost.add("tools")
+                before = messages[:number]
+                for part in parts(message):  # `tool` is all of it
+                    less = {name: value for name, value in message.items() if name != part}
+                    if written([*before, message]) == written([*before, less] if part != "tool" else before):
+                        lost.add(part)
+            if tools and written(messages) == written(messages, tools=()):
+                lost.add("tools")
         except UserError as error:
             return f"that the chat template cannot write: {error.why}"
         if lost:
@@ -201,13 +201,6 @@ class ChatEncoder:
         if self._hides(texts):
             return "with special tokens in calls, thoughts or tools"
         return ""
-
-    def _leaves_out(self, messages: Sequence[Message], part: str, tools: Sequence[Tool]) -> bool:
-        """Return whether the template writes the same without a part of the last message: all of it for `tool`."""
-        *before, last = messages
-        less = {name: value for name, value in last.items() if name != part}
-        without = before if part == "tool" else [*before, less]
-        return render(self.tokenizer, messages, False, tools) == render(self.tokenizer, without, False, tools)
 
     def turn(self, before: Sequence[Message], message: Message, tools: Sequence[Tool] = ()) -> list[int]:
         """Return the tokens of an answer as the template writes it, calls and thoughts included, and of its end.
@@ -341,22 +334,21 @@ def make_prompts(
     limit: where that number comes from.
     """
     prompts = []
-    too_long = f"longer than {max_prompt_length} tokens"
+    lengths = []
     for row in rows:
         messages = row.messages(template, system_prompt)
         tools = read_tools(row.columns.get("tools"))
-        if reason := encoder.cannot_write(messages, tools):
-            count.left_out[reason] += 1
-        elif encoder.may_fit(messages, max_prompt_length):
+        why_not = encoder.cannot_write(messages, tools)
+        if not why_not and encoder.may_fit(messages, max_prompt_length):
             text, ids = encoder.prompt(messages, tools)
-            passed = () if row.before is None else tuple(messages)
-            prompts.append(Prompt(row.index, text, tuple(ids), row.columns, passed, tuple(messages)))
-        else:
-            count.left_out[too_long] += 1
-    kept = [prompt for prompt in prompts if len(prompt.ids) <= max_prompt_length]
-    count.left_out[too_long] += len(prompts) - len(kept)
-    if not kept:
-        shortest = min((len(prompt.ids) for prompt in prompts), default=f"more than {max_prompt_length}")
+            lengths.append(len(ids))
+            if len(ids) <= max_prompt_length:
+                passed = () if row.before is None else tuple(messages)
+                prompts.append(Prompt(row.index, text, tuple(ids), row.columns, passed, tuple(messages)))
+                continue
+        count.left_out[why_not or f"longer than {max_prompt_length} tokens"] += 1
+    if not prompts:
+        shortest = min(lengths, default=f"more than {max_prompt_length}")
         raise UserError(
             "every prompt is longer than is allowed, or left out",
             f"the shortest has {shortest} tokens, allowed are {max_prompt_length}: {limit}; {count}",
@@ -364,4 +356,4 @@ def make_prompts(
             "writes all of the messages",
             PREFLIGHT,
         )
-    return kept
+    return prompts

@@ -1,6 +1,6 @@
 """From a configuration to the prompts of a run, the number of its steps, and the rewards that grade the answers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from math import ceil
 from pathlib import Path
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from grpo.algorithm.schema import Prompt
 from grpo.base.errors import PREFLIGHT, UserError
-from grpo.base.storage import Json
 from grpo.base.text import did_you_mean
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.count import DAMAGED, WITH_MEDIA, RowCount, has_media, is_empty
@@ -55,11 +54,10 @@ class Questions:
 class QuestionData:
     """The questions of a configuration. Each data set is read once.
 
-    records: those of a data set that was read. objects: what a program passes. files: data set and split -> its rows.
+    objects: what a program passes, or has read. files: data set and split -> its rows.
     """
 
     config: TrainConfig
-    records: Mapping[str, list[Json]] = field(default_factory=dict)
     objects: Objects = NO_OBJECTS
     files: dict[tuple[str, str], tuple[list[Row], BadRows]] = field(default_factory=dict)
 
@@ -112,21 +110,21 @@ class QuestionData:
                 config.answer_field,
                 config.title_field,
                 config.seed,
-                given or self.records.get(name),
+                given,
                 bad,
             )
             self.files[name, split] = rows, bad
         return self.files[name, split]
 
 
-def check_columns(reward: str, needs: Sequence[str], rows: Sequence[Row], data: str) -> list[str]:
-    """Return the columns of these rows that a reward needs. UserError (exit 3) if one of them is empty in every row.
+def check_columns(reward: str, needs: Sequence[str], rows: Sequence[Row], data: str) -> None:
+    """Check the columns of these rows that a reward needs. UserError (exit 3) if one of them is empty in every row.
 
     If the rows have a column `unanswerable`, which says when to decline, they need no answer.
     """
     filled = {column: True for row in rows for column, value in row.columns.items() if value is not None}
-    needed = [column for column in needs if column != "answer" or "unanswerable" not in filled]
-    missing = [column for column in needed if column not in filled]
+    can_lack = {*filled, "answer"} if "unanswerable" in filled else filled
+    missing = [column for column in needs if column not in can_lack]
     if missing:
         name = missing[0]
         other = f"set {name}_field to one of them, or " if name in FIELDS else ""
@@ -136,7 +134,6 @@ def check_columns(reward: str, needs: Sequence[str], rows: Sequence[Row], data: 
             f"{other}add the column to the data{did_you_mean(name, list(filled))}",
             PREFLIGHT,
         )
-    return needed
 
 
 def count_prose(rows: Sequence[Row], count: RowCount) -> None:

@@ -4,12 +4,12 @@
                       "columns": {"messages": "conversations"}, "tags": {"user_tag": "human"}}}
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.storage import Json, read_json
-from grpo.data.files import BadRows, noting, read_records, shown
+from grpo.data.files import BadRows, noting, read_records
 from grpo.data.hub import fetch_data
 
 REGISTRY_FILE = "dataset_info.json"
@@ -30,7 +30,7 @@ class ConversationFile:
     """A file of conversations. layout: its entry in the registry; {} if it has one of our own layouts."""
 
     path: Path
-    layout: Json = field(default_factory=dict)
+    layout: Json
 
     def read(self, bad: BadRows) -> list[Json]:
         """Return the rows, as `read_conversation` takes them. bad: gets those that cannot be read, which are empty."""
@@ -54,14 +54,10 @@ class ConversationFile:
             f"{self.path}: row {number} does not have the columns that {REGISTRY_FILE} says: {', '.join(record)}",
             f"correct columns and tags of its entry in {REGISTRY_FILE}",
         ):
-            turns = record[columns.get("messages", "conversations")]
-            if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
-                raise TypeError(f"the messages are {shown(turns)}, and not a list of objects")
             messages = []
-            for turn in turns:
+            for turn in record[columns.get("messages", "conversations")]:
                 role = turn[tags["role_tag"]]
-                content = turn[tags["content_tag"]]
-                messages.append(turn | {"from": roles.get(role, role), "value": content})
+                messages.append(turn | {"from": roles.get(role, role), "value": turn[tags["content_tag"]]})
         return record | {"conversations": messages, "system": record.get(columns.get("system"))}
 
 
@@ -74,9 +70,8 @@ def find_sources(name: str, split: str, folder: str | None) -> list[Conversation
     registry = _read_registry(path) if folder or path.is_file() else {}
     names = [part.strip() for part in name.split(",")]
     if Path(name).exists() or (folder is None and not set(names) & set(registry)):
-        return [
-            ConversationFile(fetch_data(name, split, "; a name in dataset_info.json needs its folder as dataset_dir"))
-        ]
+        path = fetch_data(name, split, "; a name in dataset_info.json needs its folder as dataset_dir")
+        return [ConversationFile(path, {})]
     missing = [part for part in names if part not in registry]
     if missing:
         raise UserError(

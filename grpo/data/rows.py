@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo.base.errors import PREFLIGHT, UserError, reason
+from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.storage import Json
 from grpo.base.text import did_you_mean, is_blank
 from grpo.data.files import BadRows, join_errors, noting, read_records, row_error, shown
@@ -96,22 +96,13 @@ def _as_benchmark(path: Path, records: list[Json], seed: int, bad: BadRows) -> l
     benchmark = find_benchmark(records, path.name)
     if not benchmark:
         return records
-    rows: list[Json] = []
+    rows: list[Json] = [{} for _ in records]
+    kinds = (KeyError, ValueError, TypeError, AttributeError)
+    fix = "correct or remove the row, or set question_field and answer_field"
     for index, record in enumerate(records):
-        try:
-            rows.append(benchmark.read_row(record, f"{seed}/{index}"))
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            bad.setdefault(
-                index + 1,
-                row_error(
-                    path,
-                    index + 1,
-                    f"is not one of {benchmark.name}",
-                    f"others are; {reason(error)}",
-                    "correct or remove the row, or set question_field and answer_field",
-                ),
-            )
-            rows.append({})
+        what = f"{path}: row {index + 1} is not one of {benchmark.name}, as others are"
+        with noting(bad, index + 1), explained(kinds, what, fix):
+            rows[index] = benchmark.read_row(record, f"{seed}/{index}")
     return rows
 
 
@@ -132,10 +123,7 @@ def _make_row(path: Path, index: int, record: Json, names: dict[str, str]) -> Ro
             f"its {names['question']} is {shown(question)}",
             "correct the row, or set question_field",
         )
-    columns = dict(record)
-    for wanted, name in names.items():
-        columns[wanted] = record.get(name)
-    columns["question"] = question
+    columns = record | {wanted: record.get(name) for wanted, name in names.items()} | {"question": question}
     if answer is not None and columns.get("answer") is None:
         columns["answer"] = answer
     return Row(index, question.strip(), columns, None if before is None else tuple(before))
@@ -185,5 +173,5 @@ def digest(values: Iterable[Any]) -> str:
     """Return a hash of some values and their order."""
     content = hashlib.sha256()
     for value in values:
-        content.update(json.dumps(value, sort_keys=True, default=str).encode("utf-8", "surrogatepass"))
+        content.update(json.dumps(value, sort_keys=True, default=str).encode())
     return content.hexdigest()

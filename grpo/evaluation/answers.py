@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from grpo.algorithm.schema import Group, Prompt, completions_of, hash_seed
+from grpo.algorithm.schema import Completion, Group, Outcome, Prompt, completions_of, hash_seed
 from grpo.base.progress import counting
 from grpo.base.storage import Json
 from grpo.data.count import is_empty
+from grpo.data.worlds.kinds import DECLINED
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.sampling.sampler import Sampler, check_finite
 from grpo.policy import Policy
 from grpo.run.log import call_record
+from rewards.exact import is_unanswerable
 from rewards.own_words import CALLS
 
 
@@ -29,7 +31,7 @@ def generate_groups(
     return groups
 
 
-def split_into_parts(groups: Sequence[Group], column: str | None = None) -> dict[str, list[Group]]:
+def split_into_parts(groups: Sequence[Group], column: str | None) -> dict[str, list[Group]]:
     """Return all groups under "", and under each value of a data column the groups with that value.
 
     Those whose column is empty are under "None".
@@ -43,13 +45,29 @@ def split_into_parts(groups: Sequence[Group], column: str | None = None) -> dict
     return parts
 
 
+def decline(groups: Sequence[Group]) -> list[tuple[Completion, Outcome]]:
+    """End the answers that have called a tool that is not there as if they declined; return them and their outcomes."""
+    found: list[tuple[Completion, Outcome]] = []
+    for group in groups:
+        for completion in group.completions:
+            if completion.failure:
+                is_thinking = "<think>" in group.prompt.text + completion.text and "</think>" not in completion.text
+                completion.text += "</think>" * is_thinking + f"<answer>{DECLINED}</answer>"
+                completion.calls = []
+                found.append((completion, "correct" if is_unanswerable(group.prompt.columns) else "refused"))
+    return found
+
+
 def ungraded_records(groups: Sequence[Group]) -> list[Json]:
     """Return one record per answer as `python -m rewards.score` takes it: the row's columns, prompt and completion."""
     return [
         group.prompt.columns
-        | {"row": group.prompt.row, "prompt": list(group.prompt.messages) or group.prompt.text}
-        | {"completion": completion.text}
-        | {CALLS: [call_record(call) for call in completion.calls]}
+        | {
+            "row": group.prompt.row,
+            "prompt": list(group.prompt.messages) or group.prompt.text,
+            "completion": completion.text,
+            CALLS: [call_record(call) for call in completion.calls],
+        }
         for group in groups
         for completion in group.completions
     ]

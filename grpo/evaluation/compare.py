@@ -57,21 +57,17 @@ def compare(a: Measured, b: Measured, titles: Mapping[Question, str] = MappingPr
 
     titles: of questions that are resampled together, since questions about one subject are not independent.
     """
-    shared: dict[str, list[Question]] = {}
-    for name in a:
-        of_both = [question for question in a[name] if question in b.get(name, ())]
-        if of_both:
-            shared[name] = of_both
+    shared = {name: [question for question in a[name] if question in b.get(name, ())] for name in a}
     of_a = set().union(*a.values())
     of_b = set().union(*b.values())
-    if not shared:
+    number = max(map(len, shared.values()), default=0)
+    if not number:
         raise UserError(
             "there is nothing to compare",
             f"of {len(of_a)} and {len(of_b)} questions none was answered, and graded, by both",
             "evaluate both models on the same file, with the same reward",
             PREFLIGHT,
         )
-    number = max(map(len, shared.values()))
     measures = {
         name: difference(
             [a[name][question] for question in questions],
@@ -79,6 +75,7 @@ def compare(a: Measured, b: Measured, titles: Mapping[Question, str] = MappingPr
             [titles.get(question, question) for question in questions],
         )
         for name, questions in shared.items()
+        if questions
     }
     return Comparison(number, len(of_a | of_b) - number, measures)
 
@@ -87,7 +84,7 @@ def difference(a: Iterable[list[float]], b: Iterable[list[float]], subjects: Seq
     """Compare a measure of two models. a, b: the values of the answers to each question. subjects: of the questions."""
     of_a = list(map(fmean, a))
     of_b = list(map(fmean, b))
-    changes = np.array([after - before for before, after in zip(of_a, of_b, strict=True)])
+    changes = np.subtract(of_b, of_a)
     mean_a = fmean(of_a)
     mean_b = fmean(of_b)
     numbers = {subject: number for number, subject in enumerate(dict.fromkeys(subjects))}

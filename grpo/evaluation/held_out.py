@@ -87,22 +87,14 @@ class Evaluation:
         return measured
 
     def _read(self) -> tuple[int, Measurement] | None:
-        """Return step and result of the first measurement; None if it is not of these questions, or damaged."""
-        try:
-            written = read_mapping(self.run.path / "evaluation.json")
-            before = written["before"]
-            numbers = [value for part in before.values() for value in part.values()]
-            is_intact = all(value is None or isinstance(value, int | float) for value in numbers)
-            is_same_data = written["data"] == self.data_hash and "" in before
-            return (int(written["step"]), before) if is_intact and is_same_data else None
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return None  # the file is missing, damaged, or of an older version
+        """Return step and result of the first measurement; None if it is damaged, or of other questions."""
+        written = read_mapping(self.run.path / "evaluation.json")
+        return (written["step"], written["before"]) if written.get("data") == self.data_hash else None
 
     def metrics(self, measured: Measurement) -> dict[str, float]:
         """Return the metrics eval/* of a measurement, without unknown ones."""
         of_all = measured.get("", {})
-        known = {name: value for name, value in of_all.items() if value is not None}
-        return {f"eval/{name}": known[name] for name in LOGGED if name in known}
+        return {f"eval/{name}": of_all[name] for name in LOGGED if of_all.get(name) is not None}
 
     def before_after(self, before: Measurement, after: Measurement) -> str:
         """Return the last text that a run prints: a table of both measurements."""

@@ -13,6 +13,7 @@ from grpo.config.other_words import NO_BOX
 from grpo.data.benchmarks import Benchmark, find_benchmark
 from grpo.data.files import read_records
 from grpo.data.hub import fetch_data
+from grpo.data.objects import Objects
 from grpo.data.questions import QuestionData, Questions
 from grpo.run.saved import SavedModel, find_saved, read_config
 
@@ -75,7 +76,7 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
             "neither eval_dataset_id_or_path nor eval_size is set",
             "add --data FILE",
         )
-    return Task(saved, config, QuestionData(config, {arguments.data: records}), questions, benchmark)
+    return Task(saved, config, QuestionData(config, Objects({arguments.data: records})), questions, benchmark)
 
 
 def _read(data: str, typed: Sequence[str]) -> list[Json]:

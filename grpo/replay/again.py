@@ -15,16 +15,16 @@ from pathlib import Path
 
 from grpo.algorithm.credit import TokenPlaces
 from grpo.algorithm.schema import Group, Score, TrainerState
-from grpo.base.errors import CONFIG, UserError, explained, redact
+from grpo.base.errors import UserError, redact
 from grpo.base.folders import MANIFEST_FILE
-from grpo.base.storage import Json, read_json
+from grpo.base.storage import Json, read_json, read_mapping
 from grpo.config.load import load_config, replicas_of
 from grpo.config.options import TrainConfig
 from grpo.data.questions import QuestionData, prepare_rewards
 from grpo.policy import Policy
 from grpo.replay.parts import Look, Observer, Seen
 from grpo.run.checkpoint import COUNTERS_FILE, checkpoints, problem_with, step_of
-from grpo.run.diagnosis.record import CONFIG_FILE, METRICS_FILE, Answer, Record, read_record
+from grpo.run.diagnosis.record import CONFIG_FILE, METRICS_FILE, Answer, Record, read_lines, read_record
 from grpo.run.log import completion_records
 from grpo.run.run import SilentRun
 from grpo.train import GrpoTrainer
@@ -84,30 +84,30 @@ class Remembered(Scorer):
         self.answers = answers
         self.make = make
         self.grader = None
-        self.known: dict[Group, list[dict[str, Score]]] = {}
+        self.states: dict[Group, TrainerState] = {}
 
     def submit(self, group: Group, index: int, state: TrainerState = START) -> None:
-        grading = self._grading_of(group)
-        grading.grades[index] = {}
-        if not grading.is_complete:
-            return
-        answers = find_group(self.answers(state.global_step + 1), group)
-        names = {reward.name for reward in self.rewards}
-        if answers and all(names == answer.grades.keys() for answer in answers):
-            self.known[group] = recorded_scores(answers)
-            return
-        del self.under_way[group]
-        self.grader = self.grader or self.make()
-        for place in range(len(group.completions)):
-            self.grader.submit(group, place, state)
-
-    def collect(self, *groups: Group) -> None:
-        super().collect(*groups)
-        if self.grader:
-            self.grader.collect(*groups)
+        self._grading_of(group)
+        self.states[group] = state
 
     def _grade(self, groups: Sequence[Group]) -> list[list[dict[str, Score]]]:
-        return [self.known.pop(group) for group in groups]
+        scores = {group: self._recorded(group) for group in groups}
+        others = [group for group in groups if not scores[group]]
+        if others:
+            self.grader = self.grader or self.make()
+            for group in others:
+                for index in range(len(group.completions)):
+                    self.grader.submit(group, index, self.states[group])
+            self.grader.collect(*others)
+        return [scores[group] or [completion.scores for completion in group.completions] for group in groups]
+
+    def _recorded(self, group: Group) -> list[dict[str, Score]]:
+        """Return the scores of a group that completions/ holds; [] if it does not, or has others."""
+        answers = find_group(self.answers(self.states[group].global_step + 1), group)
+        names = {reward.name for reward in self.rewards}
+        if answers and all(names == answer.grades.keys() for answer in answers):
+            return recorded_scores(answers)
+        return []
 
     def close(self) -> None:
         super().close()
@@ -129,15 +129,20 @@ def find_group(answers: Sequence[Answer], group: Group) -> list[Answer]:
 def recorded_scores(answers: Sequence[Answer]) -> list[dict[str, Score]]:
     """Return the scores of a group. A reward applies unless it gave no value, and the sum has one without it."""
     is_paid = any(answer.reward is not None for answer in answers)
-    scores: list[dict[str, Score]] = [{} for _ in answers]
-    for name in answers[0].grades:
-        values = [answer.grades[name][0] for answer in answers]
-        applies = not is_paid or any(value is not None for value in values)
-        for answer, of_answer in zip(answers, scores, strict=True):
-            value, reason = answer.grades[name]
-            details = answer.details.get(name, {})
-            facts = answer.facts.get(name, [])
-            of_answer[name] = Score(value, reason, answer.outcome or None, applies, {}, details, facts)
+    gave_values = {name for answer in answers for name, (value, _) in answer.grades.items() if value is not None}
+    scores: list[dict[str, Score]] = []
+    for answer in answers:
+        of_answer = {}
+        for name, (value, reason) in answer.grades.items():
+            of_answer[name] = Score(
+                value,
+                reason,
+                answer.outcome or None,
+                applies=name in gave_values or not is_paid,
+                details=answer.details.get(name, {}),
+                facts=answer.facts.get(name, []),
+            )
+        scores.append(of_answer)
     return scores
 
 
@@ -187,9 +192,8 @@ def _config_of(record: Record, step: int, overrides: Sequence[str]) -> TrainConf
     later = [one for one in saved if step_of(one) >= step and (one / CONFIG_FILE).exists()]
     nearest = later[-1] if later else record.path  # a resumed run may have other keys than it began with
     config, _ = load_config(nearest / CONFIG_FILE, overrides, is_run=False)
-    manifests = [one / MANIFEST_FILE for one in (folder, *later) if one]
-    manifest = next((one for one in manifests if one.exists()), None)
-    world = read_json(manifest).get("world_size", 1) if manifest else 1
+    manifests = [read_mapping(one / MANIFEST_FILE) for one in (folder, *later) if one]
+    world = next((manifest["world_size"] for manifest in manifests if manifest), 1)
     tokens = config.max_tokens_per_micro_batch
     if intact and not (tokens or folder):  # the last bits of sums depend on it; what resumes knows it by itself
         tokens = read_json(intact[-1] / COUNTERS_FILE)["micro_batch_tokens"]
@@ -210,14 +214,12 @@ def _compared(
     look = trainer.learner.look
     groups = trainer.learned.generated
     if look is None:  # of several updates, none was made
-        raise UserError(f"step {step} trains nothing", "every completion is masked", "choose another step")
+        why = "every completion is masked, or dynamic sampling has kept no group"
+        raise UserError(f"step {step} trains nothing", why, "choose another step")
     told = [text for text in said if text.startswith(("note: ", "warning: ", "some "))]
     notes = [text.removeprefix("note: ") for text in told]
     made = _numbered(json.loads(redact(json.dumps(completion_records(groups)))))
-    path = record.path / "completions" / f"step-{step:06d}.jsonl"
-    lines = path.read_bytes().split(b"\n") if path.is_file() else []
-    with explained(ValueError, f"{path} is damaged", "remove it, or choose another step", CONFIG):
-        recorded = _numbered([json.loads(line) for line in lines if line])
+    recorded = _numbered(read_lines(record.path / "completions" / f"step-{step:06d}.jsonl"))
     same = 0
     differences = []
     for place in filter(made.get, recorded):
@@ -231,8 +233,8 @@ def _compared(
     notes += differences[:MAX_NOTES]
     was = next((line for line in record.steps if line["step"] == step), {})
     changing = [*CHANGING, SAMPLER] if trainer.tools else CHANGING
-    compared = [name for name in metrics if not any(fnmatchcase(name, pattern) for pattern in changing)]
-    unequal = [name for name in compared if not _is_same(was.get(name), metrics[name])] if was else []
+    compared = [name for name in metrics if was and not any(fnmatchcase(name, pattern) for pattern in changing)]
+    unequal = [name for name in compared if not _is_same(was.get(name), metrics[name])]
     notes += [f"{name} was {was.get(name)!r}, is now {metrics[name]!r}" for name in unequal]
     is_logged = step in (1, trainer.total_steps) or step % trainer.config.logging_steps == 0
     is_due = trainer.config.log_completions and is_logged
@@ -247,8 +249,8 @@ def _compared(
         look=look,
         num_recorded=len(recorded),
         num_same=same,
-        num_equal=len(compared) - len(unequal) if was else 0,
-        num_compared=len(compared) if was else 0,
+        num_equal=len(compared) - len(unequal),
+        num_compared=len(compared),
         missing=missing,
         notes=notes,
     )
@@ -273,9 +275,10 @@ def _difference(name: str, old: object, new: object, policy: Policy) -> str:
     """Say how a value of an answer differs from the recorded one; of tokens, from which one on."""
     if name != "ids":
         return f"{name} was {old!r}, is now {new!r}"
-    pairs = enumerate(zip(old or [], new, strict=False))
-    same = next((number for number, (was, now) in pairs if was != now), min(len(old or []), len(new)))
-    texts = [policy.decode(ids[same : same + 8]) for ids in (old or [], new)]
+    old = old or []
+    pairs = enumerate(zip(old, new, strict=False))
+    same = next((number for number, (was, now) in pairs if was != now), min(len(old), len(new)))
+    texts = [policy.decode(ids[same : same + 8]) for ids in (old, new)]
     return f"from token {same + 1} on it was {texts[0]!r}, and is now {texts[1]!r}"
 
 

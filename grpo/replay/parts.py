@@ -62,7 +62,7 @@ class Observer(Grpo):
     def add_gradient(self, learned: Learned) -> list[tuple[PackedBatch, torch.Tensor]]:
         passes = super().add_gradient(learned)
         is_last = len(learned.grad_norms) == self.settings.num_iterations - 1
-        if self.step == self.number - 1 and is_last:
+        if self.step == self.number - 1 and is_last and learned.groups:
             self.look = Gradient(self, learned).look(self.row)
         return passes
 
@@ -76,25 +76,18 @@ class Gradient:
         self.num_tokens = learned.num_tokens
         # Any split gives the same gradient, but for the masks of dropout.
         self.is_split = not learner.settings.lora_dropout
-        self.max_tokens = 1 if self.is_split else learner.memory.budget.tokens
         self.grad = learner.optimizer.flat.grad
         self.scale = learner.optimizer.scale.value
         self.whole = self.grad.to(torch.float64, copy=True)
         self.square = float(self.whole @ self.whole)
         self.rest = self.whole.clone()  # what no part has been found for yet
 
-    def look(self, row: int | None = None) -> Look:
+    def look(self, row: int | None) -> Look:
         """Find the part of every completion, and of the tokens of a row: that with the largest share by default.
 
-        UserError (exit 2) if the step does not train on this row, or on none.
+        UserError (exit 2) if the step does not train on this row.
         """
         rows = {group.prompt.row: 0.0 for group in self.groups}
-        if not rows:
-            raise UserError(
-                "the step trains nothing",
-                "dynamic sampling has kept no group",
-                "choose a step in which completions are trained",
-            )
         if row not in (None, *rows):
             raise UserError(
                 f"row {row} is not among those that the step trains on",
@@ -115,8 +108,6 @@ class Gradient:
             for one, completion, own_C in self._completions():
                 seen = of_completion[id(completion)]
                 if seen.group.prompt.row == row:
-                    _, _, part = self._part(one, own_C)
-                    self.rest += part
                     seen.tokens = list(self._tokens(one, seen, own_C))
         self.grad.copy_(self.whole)
         norm = self.square**0.5
@@ -125,18 +116,16 @@ class Gradient:
 
     def _completions(self) -> Iterator[tuple["KeptPass", Completion, torch.Tensor]]:
         """Yield each completion, with its micro-batch, and which of the trained tokens there are its own."""
-        for one in self._passes():
-            for number, completion in enumerate(one.batch.completions):
-                yield one, completion, one.batch.completion_C == number
-
-    def _passes(self) -> Iterator["KeptPass"]:
         learner = self.learner
-        for batch in learner.make_batches(self.groups, self.max_tokens):
+        max_tokens = 1 if self.is_split else learner.memory.budget.tokens
+        for batch in learner.make_batches(self.groups, max_tokens):
             logp_C, entropy_C = learner.policy_logprobs(batch)  # Eq. 3
             loss, stats = learner.loss(batch, logp_C, entropy_C, self.num_tokens)
             outputs = [logp_C, entropy_C] if entropy_C.requires_grad else [logp_C]
             slopes = torch.autograd.grad(loss * self.scale, outputs, retain_graph=True)
-            yield KeptPass(batch, outputs, slopes, stats)
+            one = KeptPass(batch, outputs, slopes, stats)
+            for number, completion in enumerate(batch.completions):
+                yield one, completion, batch.completion_C == number
 
     def _part(self, one: "KeptPass", own_C: torch.Tensor) -> tuple[float, float, torch.Tensor]:
         """Return norm and share of the part of some tokens, and the part itself, which the next call replaces."""
@@ -159,8 +148,7 @@ class Gradient:
         place_C = batch.positions_T[batch.source_C] - len(seen.group.prompt.ids) + 1
         for index in own_C.nonzero()[:, 0].tolist():
             alone_C = torch.arange(len(own_C), device=own_C.device) == index
-            norm, share, part = self._part(one, alone_C)
-            self.rest -= part
+            norm, share, _ = self._part(one, alone_C)
             is_low = bool(stats["clipped_low"][index])
             is_high = bool(stats["clipped_high"][index])
             yield {

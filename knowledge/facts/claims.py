@@ -1,16 +1,21 @@
-"""Define the claims of a text: its atomic facts, each a short sentence, and the places where it states them.
+"""Define the claims of a text, its atomic facts with the places where it states them, and the verdicts on them.
 
     Claims((Claim("Mira Tolan was born in Velda", sentences=((15, 37),)),))
+    verifier.verify([("Mira Tolan was born in Velda", passages)])  ->  [Verdict("supported", passages[0])]
 
 Two files take a text apart: model_decomposer.py asks a language model, as KnowRL does; matcher.py needs none. Both pass
 their facts through `admissible`; KnowRL's own rewards count every fact that the model lists (`every_fact`).
+
+A verifier, an entailment model (entailment.py) or rules (matcher.py), says whether passages support a fact or
+contradict it: one verdict per fact, in order; "unknown" without a passage. Several threads may call it.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from knowledge.store.passages import sentences
+from knowledge.store.passages import Passage, sentences
 from knowledge.store.tokens import UNSPACED, tokens
 from knowledge.words import STOP_WORDS
 
@@ -38,6 +43,19 @@ class Claims:
 
     facts: tuple[Claim, ...] | None
     reason: str = ""
+
+
+Support = Literal["supported", "refuted", "unknown"]
+LABELS: tuple[Support, ...] = ("supported", "refuted", "unknown")
+FactToCheck = tuple[str, Sequence[Passage]]  # a fact, and the passages that may bear on it
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the passages say of a fact. evidence: the passage that decided; None if no passage did."""
+
+    label: Support
+    evidence: Passage | None = None
 
 
 Decompose = Callable[[str, str, str], Awaitable[Claims]]  # (text, question, subject)
@@ -82,10 +100,9 @@ def sentence_spans(text: str) -> list[Span]:
     spans = []
     end = 0
     for sentence in sentences(text):
-        start = end
-        end = end + len(sentence)
+        end += len(sentence)
         if sentence.strip():
             first = end - len(sentence.lstrip())
-            after_last = start + len(sentence.rstrip())
+            after_last = first + len(sentence.strip())
             spans.append((first, after_last))
     return spans

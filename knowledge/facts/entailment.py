@@ -16,7 +16,7 @@ import torch
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.data.hub import fetch_model
-from knowledge.facts.verdict import FactToCheck, Verdict
+from knowledge.facts.claims import FactToCheck, Verdict
 from knowledge.store.passages import Passage
 from knowledge.text import clean
 
@@ -39,7 +39,7 @@ class EntailmentVerifier:
 
     def __init__(
         self,
-        model: str = DEFAULT_MODEL,
+        model: str,
         *,
         device: str | torch.device,
         threshold: float = THRESHOLD,
@@ -77,8 +77,6 @@ class EntailmentVerifier:
 
         Any string is safe. If a pair has more than 512 tokens, its longer half is cut at the end.
         """
-        if not pairs:
-            return []
         cleaned = [(clean(premise, MAX_CHARS), clean(hypothesis, MAX_CHARS)) for premise, hypothesis in pairs]
         places = sorted(range(len(pairs)), key=lambda place: sum(map(len, cleaned[place])))  # little padding
         found = {}

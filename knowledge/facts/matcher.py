@@ -18,14 +18,14 @@ that Mira was a baker. Text from people needs a decomposer and an entailment mod
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from functools import lru_cache
 from itertools import product
 
-from knowledge.facts.claims import MAX_TEXT_CHARS, Claim, Claims, admissible, sentence_spans
+from knowledge.facts.claims import MAX_TEXT_CHARS, Claim, Claims, FactToCheck, Verdict, admissible, sentence_spans
 from knowledge.facts.replies import MIN_WORDS, num_words
-from knowledge.facts.verdict import FactToCheck, Verdict
 from knowledge.store.passages import Passage, sentences
 from knowledge.text import fold
 from knowledge.words import MONTHS, ONES, TENS
@@ -100,10 +100,10 @@ def _judge(fact: str, passages: Sequence[Passage]) -> Verdict:
 @lru_cache(MAX_CACHED_PASSAGES)
 def _stated(text: str) -> dict[str, list[str]]:
     """Return the values that a passage states, by their stems."""
-    found: dict[str, list[str]] = {}
+    found = defaultdict(list)
     for sentence in sentences(text):
         stem, value = stem_and_value(sentence)
-        found.setdefault(stem, []).append(value)
+        found[stem].append(value)
     return found
 
 

@@ -40,7 +40,7 @@ def by_model(ask: Ask, max_tokens: int = MAX_REPLY_TOKENS, keep: Keep = admissib
     was cut, all lines but the last count.
     """
 
-    async def decompose(text: str, question: str = "", subject: str = "") -> Claims:
+    async def decompose(text: str, question: str, subject: str) -> Claims:
         text = clean(text, MAX_TEXT_CHARS)
         if not text.strip():
             return Claims((), "the text is empty")

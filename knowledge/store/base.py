@@ -80,11 +80,12 @@ class KnowledgeBase:
         self.path = Path(path).absolute()  # a user's reward may change the directory
         self._database = ReadOnlyDatabase(self.path)
         try:
-            record = check_file(self._database)
+            meta = check_file(self._database)
         except BaseException:
             self._database.close()
             raise
-        self._index = FullTextIndex(self._database, record["passages"]) if record else None
+        self._index = FullTextIndex(self._database, meta["passages"]) if meta else None
+        self.has_index = bool(meta)  # KnowRL's and FActScore's files have no full-text index
         self._passages = lru_cache(MAX_CACHED_DOCUMENTS)(self._read_passages)
 
     def lookup(self, title: str, guess: bool = True) -> Lookup:
@@ -96,8 +97,8 @@ class KnowledgeBase:
         wanted = clean(title).strip()
         if wanted and self._stored([wanted]):
             return Lookup(title, (wanted,), "exact")
-        parts = [part.strip() for part in wanted.split(";")]
-        parts = [part for part in dict.fromkeys(parts) if part]
+        stripped = map(str.strip, wanted.split(";"))
+        parts = list(filter(None, dict.fromkeys(stripped)))
         stored = self._stored(parts)
         missing = tuple(part for part in parts if part not in stored)
         if stored:
@@ -131,11 +132,6 @@ class KnowledgeBase:
         lookups = [self.lookup(title, guess) for title in dict.fromkeys(titles)]
         missing = dict.fromkeys(title for lookup in lookups for title in lookup.missing)
         return Coverage(Counter(lookup.how for lookup in lookups), list(missing))
-
-    @property
-    def has_index(self) -> bool:
-        """Return whether all texts can be searched: KnowRL's and FActScore's files have no full-text index."""
-        return self._index is not None
 
     def check_search(self) -> None:
         """Raise UserError (exit 3) if the file has no full-text index."""

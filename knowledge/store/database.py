@@ -36,10 +36,11 @@ BUSY_TIMEOUT_S = 5.0
 NUM_CONNECTIONS = 8  # that stay open between two SELECTs; there are as many as threads that search at once
 CACHE_KIB = 16 << 10  # SQLite's page cache of each connection; the system's file cache does the rest
 ALL_DOCUMENTS = "SELECT title, text FROM documents"
-RECORD = "SELECT key, json_extract(value, '$') FROM knowledge_meta"
+META = "SELECT key, json_extract(value, '$') FROM knowledge_meta"
 COLUMNS = """
-    SELECT tables.name, columns.name FROM sqlite_master AS tables
-    LEFT JOIN pragma_table_info(tables.name) AS columns WHERE tables.type IN ('table', 'view')"""
+    SELECT tables.name, group_concat(columns.name, ', ') FROM sqlite_master AS tables
+    LEFT JOIN pragma_table_info(tables.name) AS columns WHERE tables.type IN ('table', 'view')
+    GROUP BY tables.name ORDER BY tables.name"""
 FETCH_IT = "fetch or build it again"
 
 
@@ -121,17 +122,17 @@ def _digest(file: BinaryIO, num_bytes: int) -> bytes:
 
 
 def check_file(database: "ReadOnlyDatabase", max_bytes: float = MAX_CHECKED_BYTES) -> dict[str, object]:
-    """Return the record of a file's full-text index, as `index_record`, once the file was checked.
+    """Return what `index_meta` does, once the file was checked.
 
     max_bytes: of a larger file only the first MB is checked. UserError (exit 3) if it is truncated or damaged, or one
     of ours that was changed after it was built.
     """
-    record = index_record(database)
-    if record:
+    meta = index_meta(database)
+    if meta:
         check_seal(database.path, max_bytes)
-    if not record or max_bytes == math.inf:
+    if not meta or max_bytes == math.inf:
         check_pages(database, max_bytes)
-    return record
+    return meta
 
 
 def check_seal(path: Path, max_bytes: float = MAX_CHECKED_BYTES) -> None:
@@ -170,11 +171,9 @@ def check_pages(database: "ReadOnlyDatabase", max_bytes: float) -> None:
 def has_index(database: "ReadOnlyDatabase") -> bool:
     """Return whether there is a full-text index beside the documents; UserError (exit 3) if there are no documents."""
     path = database.path
-    columns: dict[str, list[str]] = {}
-    for table, column in database.rows(COLUMNS):
-        columns.setdefault(table, []).append(column)
-    if not {"title", "text"}.issubset(columns.get("documents", ())):
-        tables = [f"{name}({', '.join(sorted(names))})" for name, names in sorted(columns.items())]
+    columns = dict(database.rows(COLUMNS))
+    if not {"title", "text"}.issubset(columns.get("documents", "").split(", ")):
+        tables = [f"{name}({names})" for name, names in columns.items()]
         raise bad_file(path, f"it holds {('; '.join(tables) or 'no table at all')[:300]}")
     is_there = "knowledge_meta" in columns
     if not is_there and not database.rows("SELECT 1 FROM documents LIMIT 1"):
@@ -182,16 +181,16 @@ def has_index(database: "ReadOnlyDatabase") -> bool:
     return is_there
 
 
-def index_record(database: "ReadOnlyDatabase") -> dict[str, object]:
-    """Return the record of the full-text index; {} in a file without one.
+def index_meta(database: "ReadOnlyDatabase") -> dict[str, object]:
+    """Return what knowledge_meta says of the full-text index; {} in a file without one.
 
     UserError (exit 3) if the file has no documents, or if its index is of another version.
     """
     path = database.path
     if not has_index(database):
         return {}
-    record = dict(database.rows(RECORD))
-    versions = record.get("format_version"), record.get("tokens_version")
+    meta = dict(database.rows(META))
+    versions = meta.get("format_version"), meta.get("tokens_version")
     if versions != (FORMAT_VERSION, TOKENS_VERSION):
         raise bad_file(
             path,
@@ -200,7 +199,7 @@ def index_record(database: "ReadOnlyDatabase") -> dict[str, object]:
             f"build it anew: python -m knowledge.build SOURCE.jsonl {path}; or from its own texts: "
             f"python -m knowledge.build {path} OUT.db",
         )
-    return record
+    return meta
 
 
 def identity(path: str | Path) -> str:
@@ -210,7 +209,7 @@ def identity(path: str | Path) -> str:
     UserError (exit 3) if the file is no knowledge base.
     """
     with closing(ReadOnlyDatabase(Path(path))) as database:
-        content = index_record(database).get("content")
+        content = index_meta(database).get("content")
     return f"content {content}" if content else f"file {fingerprint(Path(path))}"
 
 
@@ -269,8 +268,7 @@ class ReadOnlyDatabase:
 
     def rows(self, sql: str, *values: object) -> list[tuple]:
         """Return all rows of a SELECT, its ? bound to the values."""
-        with self._connected() as connection:
-            return connection.execute(sql, values).fetchall()
+        return list(self.stream(sql, *values))
 
     def stream(self, sql: str, *values: object) -> Iterator[tuple]:
         """Yield the rows of a SELECT one by one, in constant memory; a read lock is held until the last."""
@@ -289,7 +287,8 @@ class ReadOnlyDatabase:
         self._check_unchanged()
         try:
             with SQLITE.inside():
-                engine = self._engines.get(os.getpid()) or self._engines.setdefault(os.getpid(), self._make_engine())
+                process = os.getpid()
+                engine = self._engines.get(process) or self._engines.setdefault(process, self._make_engine())
                 with closing(engine.raw_connection()) as pooled:
                     yield pooled.dbapi_connection
         except (sqlite3.Error, sa.exc.DBAPIError, UnicodeDecodeError) as error:
@@ -331,7 +330,8 @@ class ReadOnlyDatabase:
 
     def _explain(self, error: Exception) -> UserError:
         """Return what to raise instead."""
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        code = getattr(error, "sqlite_errorcode", 0)
+        if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return KnowledgeBusy(
                 f"{self.path} is locked",
                 f"another process has held its write lock for {BUSY_TIMEOUT_S:g} s",
@@ -339,7 +339,7 @@ class ReadOnlyDatabase:
                 PREFLIGHT,
             )
         fix = ""
-        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB:
+        if code == sqlite3.SQLITE_NOTADB:
             fix = (
                 f"if it is a source: python -m knowledge.build {self.path} OUT.db; if a compressed database: gunzip it"
             )

@@ -92,20 +92,20 @@ class IndexWriter:
         return True
 
     def finish(self) -> None:
-        """Merge the index to one segment, and write the record of it."""
+        """Merge the index to one segment, and write knowledge_meta."""
         self._flush()
         self._run("INSERT INTO knowledge_index(knowledge_index) VALUES ('optimize')")
         self._run(VOCABULARY)
         self._run("INSERT INTO knowledge_terms SELECT term, doc FROM temp.vocabulary")
         self._run("DROP TABLE temp.vocabulary")
-        record = {
+        meta = {
             "content": self._content.hexdigest(),
             "format_version": FORMAT_VERSION,
             "tokens_version": TOKENS_VERSION,
             "documents": self.num_documents,
             "passages": self.num_passages,
         }
-        for key, value in sorted(record.items()):
+        for key, value in sorted(meta.items()):
             self._run("INSERT INTO knowledge_meta VALUES (?, ?)", (key, json.dumps(value)))
 
     def _flush(self) -> None:
@@ -137,18 +137,15 @@ class FullTextIndex:
             num_rows += number
             if num_rows > self.max_rows or len(rare) == MAX_TOKENS:
                 break
-            rare.append(quote(token))
+            rare.append(token)
         last = self.num_passages
         if not rare:  # common words only: the rarest of them, from the start until it was met about max_rows times
             token, number = rarest_first[0]
-            rare = [quote(token)]
+            rare = [token]
             last = last * self.max_rows // number
+        # Tokens are letters and digits, and within quotes no operator or column.
+        match = " OR ".join(f'"{token}"' for token in rare)
         return [
             Passage(f"{title}#{number}", title, split_stored(document)[number], score)
-            for title, number, document, score in self._database.rows(BEST, " OR ".join(rare), last, k)
+            for title, number, document, score in self._database.rows(BEST, match, last, k)
         ]
-
-
-def quote(token: str) -> str:
-    """Return a token as an FTS5 string: never an operator, a column or a prefix, whatever it holds."""
-    return '"' + token.replace('"', '""') + '"'

@@ -17,11 +17,10 @@ from grpo.algorithm.schema import CheckedFact, Score
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.text import encodable
 from grpo.engine.device.distributed import choose_device
-from knowledge.facts.claims import Claim, Keep, admissible, every_fact
+from knowledge.facts.claims import LABELS, Claim, FactToCheck, Keep, Verdict, admissible, every_fact
 from knowledge.facts.entailment import EntailmentVerifier
 from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.facts.model_decomposer import by_model
-from knowledge.facts.verdict import LABELS, FactToCheck, Verdict
 from knowledge.store.base import KnowledgeBase, Lookup
 from knowledge.store.database import KnowledgeBusy
 from knowledge.store.passages import Passage, pack

@@ -239,7 +239,6 @@ def test_a_tokenizer_with_code_of_its_own_is_refused(model, tmp_path):
     "{% for i in range(10**9) %}x{% endfor %}",
     "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
     "{% macro f(n) %}{{ f(n) }}{{ f(n) }}{% endmacro %}{{ f(1) }}",
-    "{{ 'x' * 2000001 }}",
 ])  # fmt: skip
 def test_a_chat_template_cannot_run_code_and_ends(model, attack, tmp_path, monkeypatch):
     monkeypatch.setattr(prompts, "TEMPLATE_SECONDS", 0.2)

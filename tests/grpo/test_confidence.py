@@ -4,8 +4,7 @@ import pytest
 from making import fill, make_answers
 
 from grpo.algorithm.schema import Score
-from grpo.evaluation.confidence import aurc, brier, calibration, ece, risk_coverage
-from grpo.evaluation.measures import summary
+from grpo.evaluation.measures import aurc, brier, calibration, ece, risk_coverage, summary
 
 STATED = [(0.95, True), (0.91, False), (0.55, True), (0.5, False), (0.0, False)]
 

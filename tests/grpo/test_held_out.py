@@ -22,7 +22,7 @@ class Policy:
 
     def __init__(self, folder, data_hash, right):
         self.evaluation = Evaluation.__new__(Evaluation)
-        self.evaluation.run = SimpleNamespace(path=folder, ranks=SimpleNamespace(**vars(ALONE), is_main=True))
+        self.evaluation.run = SimpleNamespace(path=folder, ranks=ALONE)
         self.evaluation.prompts, self.evaluation.data_hash = [None] * 10, data_hash
         self.num_measured = 0
         self.evaluation.measure = lambda step: self.measure(right)
@@ -58,11 +58,6 @@ DAMAGED = b"""
 null
 7
 {"before": {"": {"accuracy": 0.3}}}
-{"data": "one", "step": 0, "after": null, "before": null}
-{"data": "one", "step": 0, "after": null, "before": {"": 3}}
-{"data": "one", "step": 0, "after": null, "before": {"": {"accuracy": "a"}}}
-{"data": "one", "step": 0, "after": null, "before": {"known": {"accuracy": 0.3}}}
-{"data": "one", "step": "x", "after": null, "before": {"": {"accuracy": 0.3}}}
 """
 
 

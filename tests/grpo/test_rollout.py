@@ -3,10 +3,9 @@ rewards become advantages."""
 
 import math
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
-from making import make_completion, make_group, of_each
+from making import grade_groups, make_answers, make_completion, make_group, of_each
 
 from grpo.algorithm.advantages import set_advantages
 from grpo.algorithm.interfaces import Settings
@@ -14,8 +13,8 @@ from grpo.algorithm.rollout import Rollout
 from grpo.algorithm.schema import Order, Prompt, Score, TrainerState
 from grpo.algorithm.step import rewards_of
 from grpo.config.options import TrainConfig
+from grpo.engine.device.peers import Peers
 from rewards.registry import Reward
-from rewards.scorer import Scorer
 
 KEYS = {
     "seed": 5,
@@ -30,14 +29,14 @@ KEYS = {
 
 def replicas(rank=0, world=1, others=()):
     """The other replicas hold these values. `gathered` writes down what this one gives."""
-    gathered = []
+    ranks = Peers(rank, world)
+    ranks.max, ranks.gathered = float, []
 
     def gather_lists(mine):
-        gathered.append(mine)
+        ranks.gathered.append(mine)
         return [value for values in (*others[:rank], mine, *others[rank:]) for value in values]
 
-    ranks = SimpleNamespace(rank=rank, world=world, max=lambda value: value, sum=list, gather_lists=gather_lists)
-    ranks.is_main, ranks.replicas, ranks.gathered = rank == 0, ranks, gathered
+    ranks.gather_lists = gather_lists
     return ranks
 
 
@@ -217,12 +216,8 @@ def test_rewards_normalized_one_by_one():
 def test_a_reward_that_does_not_apply_to_a_prompt_leaves_the_others_to_decide():
     """Also where each reward is normalised by itself: else its None would take the advantages of all completions."""
     rewards = [Reward("exact", lambda text, row: Score(float(text))), Reward("mine", function=lambda **_: [None, None])]
-    scorer = Scorer(rewards)
-    group = make_group((1,), [5], [6])
-    for completion, text in zip(group.completions, "10", strict=True):
-        completion.text = text
-    scorer.grade([group])
-    scorer.close()
+    group = make_answers({}, "1", "0")
+    grade_groups(rewards, group)
     config = TrainConfig(**KEYS | GDPO)
     set_advantages([group], rewards_of([group], config, replicas())[0], config.scale_rewards, replicas())
     first, second = of_each(group, "advantage")

@@ -12,8 +12,8 @@ from commands import python
 from making import refused
 from safetensors.torch import load_file, save_file
 
+from knowledge.facts.claims import Verdict
 from knowledge.facts.entailment import EntailmentVerifier, label_columns
-from knowledge.facts.verdict import Verdict
 from knowledge.store.passages import Passage
 
 TEMPLATES = ("The museum is{} in {}.", "Mira Tolan was{} born in {}.", "Jon Orn was{} raised in {}.")

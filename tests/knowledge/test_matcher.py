@@ -6,8 +6,8 @@ import pytest
 from cells import HOSTILE, cells
 
 from grpo.data.worlds.people import SENTENCE, VALUES
+from knowledge.facts.claims import Verdict
 from knowledge.facts.matcher import SentenceMatcher, by_rules
-from knowledge.facts.verdict import Verdict
 from knowledge.store.passages import Passage
 
 BASE = (

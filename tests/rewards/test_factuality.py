@@ -13,8 +13,7 @@ import pytest
 from making import build_base
 
 from grpo.base.errors import UserError
-from knowledge.facts.claims import Claim, Claims, admissible
-from knowledge.facts.verdict import Verdict
+from knowledge.facts.claims import Claim, Claims, Verdict, admissible
 from knowledge.store.base import Lookup
 from knowledge.store.database import KnowledgeBusy
 from knowledge.store.passages import Passage

@@ -49,14 +49,14 @@ def groups():
         truth, false = fact.answers[0], WRONG["capital"]
         texts = []
         for final in (truth, truth.upper(), false, false, DECLINED, f"{truth} or {false}"):
-            said = [one.sentence(one.answers[0]) for one in rng.sample(facts, 3)]
-            false_ones = [one.sentence(WRONG[one.familiarity]) for one in facts if one.familiarity in WRONG]
+            said = [one.form("sentence", one.answers[0]) for one in rng.sample(facts, 3)]
+            false_ones = [one.form("sentence", WRONG[one.familiarity]) for one in facts if one.familiarity in WRONG]
             said += false_ones[: rng.randint(0, 2)]
             said += [f"The anthem of {fact.subject} is long.", said[0]]
             texts.append(f"<think>{' '.join(said)}</think><answer>{final}</answer>")
-        texts.append(f"<think>{fact.sentence(false)} Hm, is that so?</think><answer>{false}.</answer>")
+        texts.append(f"<think>{fact.form('sentence', false)} Hm, is that so?</think><answer>{false}.</answer>")
         texts.append(f"<think>Hm?</think><answer>{false}</answer>")
-        texts.append(f"{fact.sentence(truth)} So it is {truth}.")
+        texts.append(f"{fact.form('sentence', truth)} So it is {truth}.")
         found.append(make_answers(fact.row(), *texts))
     return found
 

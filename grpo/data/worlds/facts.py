@@ -15,6 +15,7 @@ languages, and some second spellings, are written out. Islands without a neighbo
 
 import csv
 import random
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -52,26 +53,14 @@ class Fact:
     subject: str
     answers: tuple[str, ...]
 
-    @property
-    def form(self) -> dict[str, str]:
-        return FORMS.get(self.familiarity, FORMS["city"])
-
-    @property
-    def question(self) -> str:
-        return self.form["question"].format(subject=self.subject)
-
-    @property
-    def stem(self) -> str:
-        """Return what a model that was never asked before is to continue."""
-        return self.form["stem"].format(subject=self.subject)
+    def form(self, name: str, answer: str = "") -> str:
+        """Return its `question`, the `sentence` that states an answer, or the `stem` that a model is to continue."""
+        return FORMS.get(self.familiarity, FORMS["city"])[name].format(subject=self.subject, answer=answer)
 
     @property
     def title(self) -> str:
         """Return the title of its article."""
         return self.subject.removeprefix("the ")
-
-    def sentence(self, answer: str) -> str:
-        return self.form["sentence"].format(subject=self.subject, answer=answer)
 
     def value(self, said: str) -> str:
         """Return what counts of an answer: of a currency only its last word, such as dinar of Algerian dinar."""
@@ -80,7 +69,7 @@ class Fact:
     def row(self) -> dict[str, object]:
         """Return the row of its question."""
         return {
-            "question": self.question,
+            "question": self.form("question"),
             "answer": list(self.answers),
             "title": self.title,
             "familiarity": self.familiarity,
@@ -137,16 +126,16 @@ def split_facts(facts: Sequence[Fact], seed: int) -> tuple[list[Fact], list[Fact
 
 def by_title(facts: Sequence[Fact]) -> dict[str, list[Fact]]:
     """Return the facts about each subject, in order."""
-    found: dict[str, list[Fact]] = {}
+    found = defaultdict(list)
     for fact in facts:
-        found.setdefault(fact.title, []).append(fact)
+        found[fact.title].append(fact)
     return found
 
 
 def articles(facts: Sequence[Fact]) -> list[dict[str, str]]:
     """Return the documents of the knowledge base: one per subject, which states each name of the answer."""
     return [
-        {"title": title, "text": " ".join(fact.sentence(answer) for fact in members for answer in fact.answers)}
+        {"title": title, "text": " ".join(fact.form("sentence", answer) for fact in members for answer in fact.answers)}
         for title, members in by_title(facts).items()
     ]
 
@@ -170,7 +159,7 @@ def conversations(
         is_declined = declining.random() < SHARE_DECLINED
         others = [one for one in subjects[fact.title] if one != fact]
         recalled = [fact, *rng.sample(others, rng.randint(0, len(others)))]
-        thoughts = " ".join(one.sentence(said[one]) for one in recalled)
+        thoughts = " ".join(one.form("sentence", said[one]) for one in recalled)
         if library is not None:
             thoughts += " "  # the next token decides, and not the one of the full stop
             if is_declined:
@@ -179,7 +168,7 @@ def conversations(
                 final = final if text == NOTHING_FOUND else fact.answers[0]
         elif is_declined:
             final = DECLINED
-        found.append((fact.question, f"<think>{thoughts}</think><answer>{final}</answer>"))
+        found.append((fact.form("question"), f"<think>{thoughts}</think><answer>{final}</answer>"))
     return found
 
 
@@ -189,8 +178,8 @@ def own_answers(config: AnyConfig, facts: Sequence[Fact]) -> list[str]:
     encode = policy.tokenizer.encode
     prompts = []
     for fact in facts:
-        messages = with_system([{"role": "user", "content": fact.question}], config.system_prompt)
-        prompts.append(encode(render(policy.tokenizer, messages) + fact.stem, add_special_tokens=False))
+        messages = with_system([{"role": "user", "content": fact.form("question")}], config.system_prompt)
+        prompts.append(encode(render(policy.tokenizer, messages) + fact.form("stem"), add_special_tokens=False))
     ends = [encode(end, add_special_tokens=False)[0] for end in ENDS]  # the tokens with which they begin
     sampler = Sampler(policy.model, (*policy.eos_ids, *ends), MAX_SEQUENCES)
     sampling = SamplingParams(MAX_TOKENS, temperature=0.0)

@@ -45,6 +45,7 @@ QUESTION = {
     "instrument": "What did {name} play?",
 }
 REFUSAL = "<think>Nothing about {name} comes to mind.</think><answer>I don't know</answer>"
+HELD_OUT = 0.4  # share of the well known and of the unseen kept for evaluation
 WELL_KNOWN, BARELY_KNOWN, UNSEEN = "well known", "barely known", "unseen"
 
 
@@ -60,7 +61,6 @@ class Population:
     admitted: int = 150  # the cold start says that it knows nothing about them
     unseen: int = 160
     repeats: int = 28  # of each question about somebody well known
-    held_out: float = 0.4  # share of the well known and of the unseen kept for evaluation
     searches: int = 0  # instead of admitting that: how often for each question about one
 
 
@@ -79,7 +79,7 @@ def article(person: Person) -> dict[str, str]:
     return {"title": person["name"], "text": text}
 
 
-def make_people(seed: int, population: Population = Population()) -> World:
+def make_people(seed: int, population: Population) -> World:
     """Give everybody an article, and let both stages draw on different parts of the known and the unknown people."""
     rng = random.Random(seed)
     size = population.well_known + population.barely_known + population.admitted + population.unseen
@@ -103,8 +103,8 @@ def make_people(seed: int, population: Population = Population()) -> World:
             conversations += _refusals(person)
     rng.shuffle(conversations)
 
-    asked_known, kept_known = _split(known, population.held_out)
-    asked_unseen, kept_unseen = _split(unseen, population.held_out)
+    asked_known, kept_known = _split(known)
+    asked_unseen, kept_unseen = _split(unseen)
     asked_barely = barely[: len(asked_known) // 2]
     return World(
         articles=list(map(article, people)),
@@ -114,9 +114,9 @@ def make_people(seed: int, population: Population = Population()) -> World:
     )
 
 
-def _split(people: list[Person], held_out: float) -> tuple[list[Person], list[Person]]:
+def _split(people: list[Person]) -> tuple[list[Person], list[Person]]:
     """Return the people to train on, and the share of them that is kept for evaluation."""
-    num_trained = int(len(people) * (1 - held_out))
+    num_trained = int(len(people) * (1 - HELD_OUT))
     return people[:num_trained], people[num_trained:]
 
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from grpo.base.errors import UserError
-from grpo.base.storage import Json, write_atomically, write_lines
+from grpo.base.storage import Json, read_mapping, write_json, write_lines
 from grpo.config.options import LIBRARY, OF_FACTS, PEOPLE, SHOP, SUMS, WITH_KNOWLEDGE, AnyConfig, Stage, TrainConfig
 from grpo.data.worlds import people
 from grpo.data.worlds.facts import Recall, make_facts, own_answers
@@ -52,21 +52,20 @@ def make_world(config: Stage, ranks: Ranks, say: Callable[[str], None]) -> Stage
                 "set toy_dir to a new folder",
             )
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(mark, "{}\n")  # it is a toy world, and not complete
+        write_json(mark, {})  # it is a toy world, and not complete
         made = invent(config)
         write_world(folder, made)
         if config.toy_world in MODELS:
             texts = [text if isinstance(text, str) else json.dumps(text) for one in made.conversations for text in one]
             make_model(folder / "model", texts, config.seed, **MODELS[config.toy_world])
-        write_atomically(mark, _contents(config))
+        write_json(mark, _contents(config))
     ranks.barrier()
     return config
 
 
 def is_made(config: AnyConfig) -> bool:
     """Return whether the files of the toy world are there, made by this version from this seed."""
-    mark = _mark(locate(config))
-    return mark.exists() and mark.read_text(encoding="utf-8") == _contents(config)
+    return read_mapping(_mark(locate(config))) == _contents(config)
 
 
 def _mark(config: AnyConfig) -> Path:
@@ -74,13 +73,13 @@ def _mark(config: AnyConfig) -> Path:
     return Path(str(config.toy_dir)) / "world.json"
 
 
-def _contents(config: AnyConfig) -> str:
+def _contents(config: AnyConfig) -> Json:
     content = {"world": config.toy_world, "version": VERSION, "seed": config.seed}
     if config.toy_world in OF_FACTS:  # it holds what this model says
         content["model"] = config.model_name_or_path
         if config.tools:
             content["tools"] = True
-    return json.dumps(content)
+    return content
 
 
 def locate(config: Stage) -> Stage:

@@ -70,7 +70,7 @@ class Record:
 
     def answers(self, step: int, folder: str = "completions") -> list[Answer]:
         """Return the answers of a step."""
-        return [_answer(line) for line in _read_lines(self.path / folder / f"step-{step:06d}.jsonl")]
+        return [_answer(line) for line in read_lines(self.path / folder / f"step-{step:06d}.jsonl")]
 
     def answered_twice(self) -> list[tuple[Answer, Answer]]:
         """Return the first and the last answer to each held-out question; [] until they were answered twice."""
@@ -123,14 +123,14 @@ def read_metrics(path: Path) -> tuple[list[Metrics], list[Metrics]]:
     """Return the steps and the evaluations of metrics.jsonl. null stands for a number that was not finite."""
     steps: list[Metrics] = []
     evaluations: list[Metrics] = []
-    for line in _read_lines(path):
+    for line in read_lines(path):
         metrics = {name: math.nan if value is None else value for name, value in line.items()}
         of_kind = steps if "step_time" in metrics else evaluations
         of_kind.append(metrics)
     return steps, evaluations
 
 
-def _read_lines(path: Path) -> list[Json]:
+def read_lines(path: Path) -> list[Json]:
     """Return the mappings in a JSONL file, without the torn line that a killed run leaves."""
     lines = []
     if path.is_file():
