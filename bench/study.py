@@ -38,7 +38,7 @@ def changes(pairs: Sequence[tuple[Answer, Answer]]) -> dict[str, Change]:
             "low": found.low,
             "high": found.high,
         }
-        for name, found in compare(first, last, titles).measures.items()
+        for name, found in compare(first, last, lambda question: titles.get(question, question)).measures.items()
     }
 
 

@@ -8,11 +8,11 @@
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from statistics import fmean
-from types import MappingProxyType
 
 import numpy as np
 
@@ -52,10 +52,10 @@ class Comparison:
     measures: dict[str, Difference]
 
 
-def compare(a: Measured, b: Measured, titles: Mapping[Question, str] = MappingProxyType({})) -> Comparison:
+def compare(a: Measured, b: Measured, subject_of: Callable[[Question], object] = tuple) -> Comparison:
     """Compare two models by each measure. UserError (exit 3) if there is no question that both have answered.
 
-    titles: of questions that are resampled together, since questions about one subject are not independent.
+    subject_of: questions about one subject are resampled together, since they are not independent.
     """
     shared = {name: [question for question in a[name] if question in b.get(name, ())] for name in a}
     of_a = set().union(*a.values())
@@ -72,7 +72,7 @@ def compare(a: Measured, b: Measured, titles: Mapping[Question, str] = MappingPr
         name: difference(
             [a[name][question] for question in questions],
             [b[name][question] for question in questions],
-            [titles.get(question, question) for question in questions],
+            map(subject_of, questions),
         )
         for name, questions in shared.items()
         if questions
@@ -80,19 +80,19 @@ def compare(a: Measured, b: Measured, titles: Mapping[Question, str] = MappingPr
     return Comparison(number, len(of_a | of_b) - number, measures)
 
 
-def difference(a: Iterable[list[float]], b: Iterable[list[float]], subjects: Sequence[Hashable]) -> Difference:
+def difference(a: Iterable[list[float]], b: Iterable[list[float]], subjects: Iterable[object]) -> Difference:
     """Compare a measure of two models. a, b: the values of the answers to each question. subjects: of the questions."""
     of_a = list(map(fmean, a))
     of_b = list(map(fmean, b))
     changes = np.subtract(of_b, of_a)
     mean_a = fmean(of_a)
     mean_b = fmean(of_b)
-    numbers = {subject: number for number, subject in enumerate(dict.fromkeys(subjects))}
+    numbers: dict[object, int] = defaultdict(count().__next__)
     places = [numbers[subject] for subject in subjects]
     sizes = np.bincount(places)
     sums = np.bincount(places, changes)
-    low, high = interval(lambda chosen: sums[chosen].sum() / sizes[chosen].sum(), len(sizes))
-    return Difference(mean_a, mean_b, mean_b - mean_a, low, high, exchange_test(changes))
+    ends = interval(lambda chosen: sums[chosen].sum() / sizes[chosen].sum(), len(sizes))
+    return Difference(mean_a, mean_b, mean_b - mean_a, *ends, exchange_test(changes))
 
 
 def exchange_test(changes: np.ndarray) -> float:
