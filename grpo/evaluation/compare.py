@@ -52,7 +52,7 @@ class Comparison:
     measures: dict[str, Difference]
 
 
-def compare(a: Measured, b: Measured, subject_of: Callable[[Question], object] = tuple) -> Comparison:
+def compare(a: Measured, b: Measured, subject_of: Callable[..., object] = tuple) -> Comparison:
     """Compare two models by each measure. UserError (exit 3) if there is no question that both have answered.
 
     subject_of: questions about one subject are resampled together, since they are not independent.
