@@ -89,9 +89,37 @@ FAMILIES = {
     ),
     "smollm2": (SMOLLM2, "<|im_end|>", ("\n", "<|im_start|>tool\n{}<|im_end|>\n", "<|im_start|>assistant\n")),
 }  # fmt: skip
+# Likewise; and a call, with a text and what may be true.
+_CODER_CALLS = (
+    "{% for c in m.tool_calls %}<tool_call>\n<function={{ c.function.name }}>\n"
+    "{% for k, v in c.function.arguments | items %}<parameter={{ k }}>\n{{ v }}\n</parameter>\n{% endfor %}"
+    "</function>\n</tool_call>{% endfor %}"
+)
+GLM = (
+    "[gMASK]<sop>{% if tools %}<|system|>\n{{ tools | tojson }}{% endif %}{% for m in messages %}"
+    "{% if m.role == 'tool' %}{% if messages[loop.index0 - 1].role != 'tool' %}<|observation|>{% endif %}"
+    "{{ '\n<tool_response>\n' + m.content + '\n</tool_response>' }}{% else %}<|{{ m.role }}|>\n{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}\n<tool_call>{{ c.function.name }}\n"
+    "{% for k, v in c.function.arguments | items %}<arg_key>{{ k }}</arg_key>\n"
+    "<arg_value>{{ v if v is string else v | tojson }}</arg_value>\n{% endfor %}</tool_call>"
+    "{% endfor %}{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+IN_TAGS = {
+    "qwen3-coder": (
+        QWEN25.replace(_HERMES_CALLS, _CODER_CALLS), "<|im_end|>", HERMES_FOLLOWS,
+        "<tool_call>\n<function=keep>\n<parameter=text>\n{}\n</parameter>\n<parameter=on>\n{}\n</parameter>\n"
+        "<parameter=numbers>\n[1]\n</parameter>\n</function>\n</tool_call>",
+    ),
+    "glm-4.5": (
+        GLM, "<|endoftext|>", ("", HERMES_FOLLOWS[1], "<|assistant|>"),
+        "<tool_call>keep\n<arg_key>text</arg_key>\n<arg_value>{}</arg_value>\n<arg_key>on</arg_key>\n<arg_value>{}"
+        "</arg_value>\n<arg_key>numbers</arg_key>\n<arg_value>[1]</arg_value>\n</tool_call>",
+    ),
+}  # fmt: skip
 ENDS = [f"<end{number}>" for number in range(25)]  # tokens that end a turn, so that random models end many
 CHATML_SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 SPECIAL = {
+    "glm-4.5": "<|endoftext|> [gMASK] <sop> <|system|> <|user|> <|assistant|> <|observation|>".split(),
     "llama3.1": ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
     "mistral": "<s> </s> [INST] [/INST] [TOOL_CALLS] [TOOL_RESULTS] [/TOOL_RESULTS] [AVAILABLE_TOOLS] "
     "[/AVAILABLE_TOOLS]".split(),
@@ -107,7 +135,7 @@ def tokenizer_of(family, words=()):
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    special, template, end = special_of(family), *FAMILIES[family][:2]
+    special, template, end = special_of(family), *(FAMILIES | IN_TAGS)[family][:2]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     spelled = [level.pre_tokenize_str(word)[0][0] for word in words]
@@ -119,7 +147,7 @@ def tokenizer_of(family, words=()):
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=end, pad_token=end, additional_special_tokens=rest
     )
-    if family == "qwen3":
+    if family in ("qwen3", *IN_TAGS):
         fast.add_tokens(["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"])
     fast.chat_template = template
     return fast

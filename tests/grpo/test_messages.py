@@ -8,6 +8,7 @@ import pytest
 from making import TEMPLATE, cases, make_tokenizer, refused, write_rows
 
 from grpo.config.load import load_config
+from grpo.config.options import SftConfig
 from grpo.data.conversations import make_examples
 from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder
@@ -196,6 +197,6 @@ def test_a_registered_file_keeps_calls_and_tools(encoders, tmp_path):
     entry = {"file_name": "calls.jsonl", "formatting": "sharegpt", "tags": tags}
     entry["columns"] = {"messages": "talk", "tools": "functions"}
     (tmp_path / "dataset_info.json").write_text(json.dumps({"calls": entry}))
-    (source,) = find_sources("calls", "train", str(tmp_path))
+    (source,) = find_sources(SftConfig(dataset_id_or_path="calls", dataset_dir=str(tmp_path)))
     usual = examples_of(encoders["qwen"], {"messages": [ASKED, CALLING], "tools": TOOLS})
     assert examples_of(encoders["qwen"], *source.read({})) == usual

@@ -97,9 +97,8 @@ def rows_of(groups):
 
 def test_each_completion_goes_to_the_scorer_with_its_own_prompt_group_and_place():
     made = rollout()
-    sampled = made.sample(0)
-    groups = sampled.groups
-    assert groups is sampled.generated and rows_of(groups) == [0, 1]
+    groups, generated = made.sample(0)
+    assert groups is generated and rows_of(groups) == [0, 1]
     assert [of_each(group, "ids") for group in groups] == [[[0], [1]], [[2], [3]]]
     assert sorted(made.scorer.submitted) == [
         (0, 0, "text 0", "0"),
@@ -113,7 +112,7 @@ def test_each_completion_goes_to_the_scorer_with_its_own_prompt_group_and_place(
 
 def test_rewards_are_waited_for_once():
     made = rollout()
-    groups = made.sample(0).groups
+    groups, _ = made.sample(0)
     made.wait(groups)
     made.wait(groups)
     assert made.scorer.collected == [0, 1] and made.phases == ["time/generate", "time/reward", "time/reward"]
@@ -122,11 +121,11 @@ def test_rewards_are_waited_for_once():
 def test_ranks_share_out_what_one_would_take():
     """Prompts in turn; every completion has the seed that it would have in a single process."""
     alone = rollout(groups_per_replica=4)
-    groups = alone.sample(3).groups
+    groups, _ = alone.sample(3)
     seeds = {group.prompt.row: alone.scorer.seeds[0][2 * n : 2 * n + 2] for n, group in enumerate(groups)}
     for rank, rows in ((0, [0, 2]), (1, [1, 3])):
         made = rollout(rank, 2)
-        assert rows_of(made.sample(3).groups) == rows and made.order.position == alone.order.position == 4
+        assert rows_of(made.sample(3)[0]) == rows and made.order.position == alone.order.position == 4
         assert made.scorer.seeds == [[seed for row in rows for seed in seeds[row]]]
 
 
@@ -147,8 +146,8 @@ def test_dynamic_sampling_goes_on_until_there_are_enough_groups_and_keeps_no_mor
     """Two groups are wanted. Of the first batch one is mixed (the other is all right), of the second both."""
     made = rollout(dynamic_sampling=True)
     made.scorer.outcomes = {0: 2, 1: 1, 2: 1, 3: 1}
-    sampled = made.sample(0)
-    assert rows_of(sampled.generated) == made.scorer.collected == [0, 1, 2, 3] and rows_of(sampled.groups) == [1, 2]
+    groups, generated = made.sample(0)
+    assert rows_of(generated) == made.scorer.collected == [0, 1, 2, 3] and rows_of(groups) == [1, 2]
     assert [row for row, *_ in made.scorer.submitted] == [1, 1, 0, 0, 3, 3, 2, 2]
     assert made.phases == ["time/generate", "time/reward"] * 2  # the wait is not part of the time to generate
 
@@ -156,15 +155,15 @@ def test_dynamic_sampling_goes_on_until_there_are_enough_groups_and_keeps_no_mor
 def test_dynamic_sampling_takes_what_there_is_in_the_end():
     made = rollout(dynamic_sampling=True)
     made.scorer.outcomes = {0: 2, 1: 0, 2: 2, 3: 0, 4: 1, 5: 0}
-    sampled = made.sample(0)
-    assert rows_of(sampled.groups) == [4] and len(sampled.generated) == 6
+    groups, generated = made.sample(0)
+    assert rows_of(groups) == [4] and len(generated) == 6
 
 
 def test_every_rank_goes_on_until_the_last_has_enough():
     made = rollout(dynamic_sampling=True)
     made.ranks.max = lambda missing: max(missing, 1)  # another rank always lacks a group
-    sampled = made.sample(0)
-    assert rows_of(sampled.groups) == [0, 1] and len(sampled.generated) == 6
+    groups, generated = made.sample(0)
+    assert rows_of(groups) == [0, 1] and len(generated) == 6
 
 
 # --- rewards to advantages -------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from grpo.algorithm.interfaces import Settings
 from grpo.algorithm.loss import policy_loss
 from grpo.algorithm.packing import pack_tokens
 from grpo.algorithm.schema import POLICY, REFERENCE
+from grpo.config.options import TrainConfig
 from grpo.run.metrics import Clock
 from grpo.run.run import Run
 from grpo.train import GrpoTrainer
@@ -28,9 +29,13 @@ def test_the_rate_of_each_update(tmp_path, chat_checkpoint, warmup, rates):
     assert [line["learning_rate"] for line in lines] == pytest.approx([1e-3 * Fraction(rate) for rate in rates.split()])
 
 
+def settings(**keys):
+    return Settings.of(TrainConfig(**keys))
+
+
 def without_model(logprobs, **attributes):
     """A learner whose passes are replaced: what they are given of it."""
-    given = {"settings": Settings(temperature=0.7), "model": "policy", "optimizer": None, "replicas": ALONE}
+    given = {"settings": settings(temperature=0.7), "model": "policy", "optimizer": None, "replicas": ALONE}
     memory = SimpleNamespace(budget=SimpleNamespace(chunk=64, tokens=100))
     given |= {"memory": memory, "device": "cpu", "loss_dtype": torch.float32, "total_steps": 1, "rollout": None}
     return step.Grpo(logprobs=logprobs, **given | attributes)
@@ -41,7 +46,7 @@ def test_dropout_masks_differ_by_step_rank_and_micro_batch_and_not_by_iteration(
         modes, nothing = [], (torch.zeros(2), torch.zeros(2))
         made = without_model(
             lambda m, b, mode, *more: modes.append(mode) or nothing,
-            settings=Settings(seed=run, lora_dropout=dropout),
+            settings=settings(seed=run, lora_dropout=dropout),
             step=step_number,
             replicas=SimpleNamespace(rank=rank),
         )

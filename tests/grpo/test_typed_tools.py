@@ -13,6 +13,7 @@ import torch
 from chat_templates import (
     ENDS,
     FAMILIES,
+    IN_TAGS,
     MISTRAL,
     QWEN25,
     special_of,
@@ -321,6 +322,32 @@ def test_thoughts_are_no_calls_and_answers_have_the_format():
         assert reward.grade(own_words(text, completion.calls), {"tool_calls": completion.calls}).value == value
 
 
+def keep(text: str, on: bool, numbers: list[int] | None = None) -> str:
+    """Keep something.
+
+    Args:
+        text: What.
+        on: Whether.
+        numbers: More.
+    """
+    return f"{text}|{on}|{numbers}"
+
+
+@pytest.mark.parametrize("family", IN_TAGS)
+def test_calls_in_tags_have_the_types_of_their_tool(family):
+    """A text stays one, whatever it says. What is no call, or misses something, is answered."""
+    _, _, (before, around, after), call = IN_TAGS[family]
+    protocol = TemplateProtocol(ChatEncoder(tokenizer_of(family), [get_json_schema(keep)]), MAX_ROUNDS, MAX_RESULT)
+    two = f"so {call.format(' 7', 'True')}\n{call.format('x', 'no')}"
+    completion, goes_on = called(protocol, two, {"keep": keep})
+    first, second = completion.calls
+    assert goes_on and first.result == " 7|True|[1]" and second.result == "Error: keep.on: 'no' is not of t"
+    given = protocol.decode(completion.ids[second.start :])
+    assert given == before + around.format(first.result) + around.format(second.result) + after
+    for broken, why in (("keep(on=1)", "no call"), ("other\n", "no tool other"), ("keep", "is a re")):
+        assert why in called(protocol, f"<tool_call>{broken}</tool_call>", {"keep": keep})[0].calls[0].result
+
+
 def chosen(function, template=QWEN25, **keys):
     """The protocol of a tool, for a tokenizer with this template."""
     tokenizer = tokenizer_of("qwen2.5")
@@ -461,6 +488,15 @@ def test_what_becomes_of_an_environment_that_fails(counting, method, monkeypatch
         refused(lambda: graded(completion), "StopIteration (", exit_code=1)
     else:
         assert not goes_on and f"{method} fails" in completion.failure and completion.finish_reason == "tool"
+
+
+def test_an_environment_that_cannot_begin_ends_its_completion_at_once(tmp_path, monkeypatch, counting):
+    write_typed_checkpoint(tmp_path, "qwen2.5", ())
+    monkeypatch.setattr(Counter, "failing", "reset")
+    tools = counting()
+    prompt = begun(tools)
+    ((one, other),) = sampled(load(tmp_path), [], tools, [prompt.ids], 2, SamplingParams(50), [7, 8])
+    assert len(one.ids) == len(other.ids) == 1 and "reset fails" in one.failure
 
 
 def test_what_environments_say_first_must_be_the_same_and_fit(counting):
