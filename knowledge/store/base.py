@@ -162,5 +162,6 @@ class KnowledgeBase:
         """Return the passages of a document, without a score, and their tokens; cached as self._passages."""
         documents = self._database.rows(TEXT, title)
         texts = [text for (document,) in documents for text in split_stored(str(document or ""))]
-        found = [Passage(f"{title}#{number}", title, text, 0.0) for number, text in enumerate(texts)]
-        return [(passage, Counter(tokens(passage.text))) for passage in found]
+        return [
+            (Passage(f"{title}#{number}", title, text, 0.0), Counter(tokens(text))) for number, text in enumerate(texts)
+        ]
