@@ -33,8 +33,9 @@ def main(argv: list[str]) -> None:
         print(__doc__.rstrip())
         return
     if not re.fullmatch(r"(grpo|rewards|knowledge)\.[a-z_]+", name):
-        fix = "`python -m grpo` lists them"
-        raise UserError(f"{name} is no command", "a command is the name of a module", fix, CONFIG)
+        raise UserError(
+            f"{name} is no command", "a command is the name of a module", "`python -m grpo` lists them", CONFIG
+        )
     del sys.argv[1]
     runpy.run_module(name, run_name="__main__", alter_sys=True)
 

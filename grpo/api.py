@@ -16,8 +16,8 @@ function of a notebook, exists only in the program: the configuration says so, a
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -99,24 +99,14 @@ def train(
     (what makes an object for each completion). output_dir: by default that of `args`, or runs/python.
     """
     named = dict(zip((*PARAMETERS, "output_dir"), (model, rows, rewards, output_dir), strict=True))
-    with _called_by_a_program():
-        return _train(named, keys)
-
-
-@contextmanager
-def _called_by_a_program() -> Iterator[None]:
-    """Give the code inside torch's usual modes, and a stderr; what it raises is a UserError, in words of Python.
-
-    No traceback shows it with what it came from, which may hold a secret: that is in debug.log.
-    """
     stderr = WithoutSecrets(sys.stderr, *NO_STREAM)
     try:
         with usual_modes(), redirect_stderr(stderr):
-            yield
+            return _train(named, keys)
     except Exception as error:
         if os.environ.get("GRPO_TRACEBACK"):
             raise
-        found = as_user_error(error)
+        found = as_user_error(error)  # its traceback may hold a secret: that is in debug.log
         raise UserError(*map(_in_python, (found.what, found.why, found.fix)), found.exit_code) from None
 
 
@@ -153,18 +143,15 @@ def _train(named: dict[str, Any], keys: dict[str, Any]) -> Result:
     tools = _name_functions(settings, ("tools",), partial(made, "tool"))
     if not isinstance(environment, str | None):
         settings["environment"] = [environment]
-        _name_functions(settings, ("environment",), methods_of)
-        (name,) = settings["environment"]
+        (name,) = _name_functions(settings, ("environment",), methods_of)
         settings["environment"] = name
-        made_by = {name: environment}
+        functions[name] = tools[name] = environment
         rewards = settings.get("reward_funcs")
         if rewards is not None and hasattr(environment, "get_reward") and name not in (rewards := _listed(rewards)):
             settings["reward_funcs"] = [*rewards, name]  # as in TRL
             for section in (settings, settings.get("args")):
                 if isinstance(section, dict) and section.get("reward_weights") is not None:
                     section["reward_weights"] = [*_listed(section["reward_weights"]), 1.0]
-        functions = functions | made_by
-        tools = tools | made_by
     records = _take_rows(settings, folder)
     settings = _plain(settings)
     config, notices = load_config(settings)
@@ -172,9 +159,12 @@ def _train(named: dict[str, Any], keys: dict[str, Any]) -> Result:
     file = _beside(folder, ".config.yaml")
     taken = [path for path in map(Path, (*records, file)) if path.exists()]
     if taken and "output_dir" not in read_mapping(file):  # which each call writes
-        what = f"{taken[0]} is there already"
-        why = "no call of train() has written it"
-        raise UserError(what, why, "set another output_dir, or move it elsewhere", CONFIG)
+        raise UserError(
+            f"{taken[0]} is there already",
+            "no call of train() has written it",
+            "set another output_dir, or move it elsewhere",
+            CONFIG,
+        )
     objects = Objects(records, functions, tools, file, text)
     return Result(folder, *run_training(config, notices, objects))
 
@@ -188,9 +178,12 @@ def _settings(named: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
     for name, value in keys.items():
         own = TRL_NAMES.get(name, name)
         if own in settings:
-            parameter = PARAMETERS.get(own, own)
-            what = f"train() got {parameter} twice"
-            raise UserError(what, f"{name} is another name of it", "leave out one of them", CONFIG)
+            raise UserError(
+                f"train() got {PARAMETERS.get(own, own)} twice",
+                f"{name} is another name of it",
+                "leave out one of them",
+                CONFIG,
+            )
         settings[own] = value
     for name, value in settings.items():
         if is_dataclass(value) and hasattr(value, "to_dict"):

@@ -92,8 +92,9 @@ def _grade(scorer: Scorer, groups: Sequence[Group], rescue: Path, rewards: Seque
     except BaseException as error:
         write_lines(rescue, ungraded_records(groups))
         code, text = describe(error)
-        what = "the answers could not be graded"
-        raise UserError(what, text.replace("\n", "; "), f"correct that; {how}", code) from error
+        raise UserError(
+            "the answers could not be graded", text.replace("\n", "; "), f"correct that; {how}", code
+        ) from error
     left = [
         # those about which a service was asked and gave no usable answer
         Group(group.prompt, [c for c in group.completions if not c.failure and _is_unanswered(c)])

@@ -74,9 +74,13 @@ def _ending(record: Record) -> list[Remark]:
         what, _, rest = reason.partition("\n")
         remarks.append(Remark(f"The run ended after step {step}: {what.removeprefix('error: ')}.", rest))
     elif status != "done" and was_killed(record.state):
-        what = f"The run was killed after step {step}: process {record.state['pid']} is gone, and recorded no end."
-        cause = "By kill -9, by the system for want of memory, or by a power cut."
-        remarks.append(Remark(what, cause, "continue it with resume_from_checkpoint=true."))
+        remarks.append(
+            Remark(
+                f"The run was killed after step {step}: process {record.state['pid']} is gone, and recorded no end.",
+                "By kill -9, by the system for want of memory, or by a power cut.",
+                "continue it with resume_from_checkpoint=true.",
+            )
+        )
     elif status != "done":
         remarks.append(
             Remark(

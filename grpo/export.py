@@ -44,12 +44,19 @@ def export(source: Path, target: Path, merge: bool, dtype: str = "auto") -> None
     elif is_adapter(source):
         export_adapter(source, target)
     elif not source.exists():
-        why = f"there is no such folder, seen from {Path.cwd()}"
-        fix = "name a run, a checkpoint or an adapter, or use --merge for a model of the hub"
-        raise UserError(f"{source} does not exist", why, fix, PREFLIGHT)
+        raise UserError(
+            f"{source} does not exist",
+            f"there is no such folder, seen from {Path.cwd()}",
+            "name a run, a checkpoint or an adapter, or use --merge for a model of the hub",
+            PREFLIGHT,
+        )
     else:
-        why = "the run trained the weights themselves, or this is not the result of a run"
-        raise UserError(f"{source} holds no adapter", why, "use --merge to write the complete checkpoint", PREFLIGHT)
+        raise UserError(
+            f"{source} holds no adapter",
+            "the run trained the weights themselves, or this is not the result of a run",
+            "use --merge to write the complete checkpoint",
+            PREFLIGHT,
+        )
 
 
 def _departures(saved: SavedModel, dtype: str) -> Iterator[str]:
@@ -103,8 +110,12 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--dtype", default="auto", choices=dtypes, help="of the merged checkpoint; auto: float32")
     arguments = parser.parse_args(argv)
     if arguments.dtype != "auto" and not arguments.merge:
-        why = "it is the data type of a merged checkpoint; an adapter stays in float32, as it was trained"
-        raise UserError("--dtype is given without --merge", why, "add --merge, or leave --dtype out", CONFIG)
+        raise UserError(
+            "--dtype is given without --merge",
+            "it is the data type of a merged checkpoint; an adapter stays in float32, as it was trained",
+            "add --merge, or leave --dtype out",
+            CONFIG,
+        )
     export(arguments.model, arguments.out, arguments.merge, arguments.dtype)
     say_next(arguments.out, ["grpo.generate", arguments.out], ["grpo.evaluate", arguments.out, "--data", "FILE"])
 

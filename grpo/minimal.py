@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 VOCABULARY = "0123456789:=$"  # a token per character; "$" ends an answer
@@ -73,7 +73,7 @@ def reward(question: str, answer: str) -> float:
     return float(answer.endswith(f"={parities(question)[-1]}$"))
 
 
-def rotate(x_NHSE: torch.Tensor) -> torch.Tensor:
+def rotate(x_NHSE: Tensor) -> Tensor:
     """Turn each pair of entries (e, e + E/2) by an angle that grows with the position (RoPE, 2104.09864)."""
     first, second = x_NHSE.chunk(2, dim=-1)
     num_positions, half = first.shape[-2:]
@@ -97,11 +97,11 @@ class Block(nn.Module):
         self.up_proj = nn.Linear(width, hidden, bias=False)
         self.down_proj = nn.Linear(hidden, width, bias=False)
 
-    def forward(self, x_NSD: torch.Tensor) -> torch.Tensor:
+    def forward(self, x_NSD: Tensor) -> Tensor:
         x_NSD = x_NSD + self.attention(self.attention_norm(x_NSD))
         return x_NSD + self.mlp(self.mlp_norm(x_NSD))
 
-    def attention(self, x_NSD: torch.Tensor) -> torch.Tensor:
+    def attention(self, x_NSD: Tensor) -> Tensor:
         """Attend to this token and those before it. Several query heads share a key-value head (GQA, 2305.13245)."""
         projected = self.q_proj(x_NSD), self.k_proj(x_NSD), self.v_proj(x_NSD)
         q_NHSE, k_NKSE, v_NKSE = (x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for x in projected)
@@ -111,7 +111,7 @@ class Block(nn.Module):
         share_NHSS = (score_NHSS + later_SS).softmax(dim=-1)
         return self.o_proj((share_NHSS @ v_NHSE).transpose(1, 2).flatten(2))
 
-    def mlp(self, x_NSD: torch.Tensor) -> torch.Tensor:
+    def mlp(self, x_NSD: Tensor) -> Tensor:
         return self.down_proj(F.silu(self.gate_proj(x_NSD)) * self.up_proj(x_NSD))  # SwiGLU (2002.05202)
 
 
@@ -125,7 +125,7 @@ class Transformer(nn.Module):
         self.norm = nn.RMSNorm(width, eps=1e-6)
         nn.init.normal_(self.embedding.weight, std=width**-0.5)
 
-    def forward(self, ids_NS: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids_NS: Tensor) -> Tensor:
         return self.norm(self.blocks(self.embedding(ids_NS))) @ self.embedding.weight.T
 
 
@@ -139,7 +139,7 @@ class LoraLinear(nn.Module):
         self.A_RI = nn.Parameter(torch.empty(rank, num_inputs).uniform_(-1, 1) / num_inputs**0.5)
         self.B_OR = nn.Parameter(torch.zeros(num_outputs, rank))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight + self.scale * self.B_OR @ self.A_RI, self.bias)  # Eq. 15
 
 
@@ -164,7 +164,7 @@ def sample(policy: Transformer, prompts: Ids, c: Settings) -> Ids:
     return [ids[: ids.index(END) + 1] if END in ids else ids for ids in completions]
 
 
-def pad(prompts: Ids, completions: Ids) -> tuple[torch.Tensor, torch.Tensor]:
+def pad(prompts: Ids, completions: Ids) -> tuple[Tensor, Tensor]:
     """Return prompts and completions as rows of one length, and a mask that is 1 for each token of a completion."""
     pairs = list(zip(prompts, completions, strict=True))
     rows = [torch.tensor(prompt + completion) for prompt, completion in pairs]
@@ -172,7 +172,7 @@ def pad(prompts: Ids, completions: Ids) -> tuple[torch.Tensor, torch.Tensor]:
     return pad_sequence(rows, batch_first=True), pad_sequence(masks, batch_first=True)
 
 
-def logprobs(model: Transformer, ids_NS: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
+def logprobs(model: Transformer, ids_NS: Tensor, temperature: float = 1.0) -> Tensor:
     """Compute the log-prob of each token, given those before it. The first token of a row gets 0."""
     logits_NSV = model(ids_NS[:, :-1]) / temperature  # a token is predicted at the place before it
     logp_NS1 = logits_NSV.log_softmax(dim=-1).gather(dim=-1, index=ids_NS[:, 1:, None])  # Eq. 3
@@ -189,7 +189,7 @@ def grpo_step(policy, reference, optimizer, prompts: Ids, completions: Ids, rewa
     advantage_N1 = ((reward_PG - reward_PG.mean(dim=1, keepdim=True)) / std[c.scale_rewards]).view(-1, 1)  # Eq. 1, 2
 
     N, size = len(prompts), c.per_device_train_batch_size
-    denominator: torch.Tensor | float
+    denominator: Tensor | float
     match c.loss_type:
         case "grpo":  # mean over the tokens of a completion, then over completions
             denominator = N * num_tokens_N1

@@ -10,7 +10,7 @@ import torch
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.folders import check_unchanged
 from grpo.base.storage import write_json
-from grpo.config.options import SftConfig, TrainConfig
+from grpo.config.options import AnyConfig, TrainConfig
 from grpo.data.prompts import ChatEncoder, eos_ids, has_tokenizer, load_tokenizer
 from grpo.engine.device.quantised import FORMATS, Format
 from grpo.engine.model.adapter import (
@@ -89,9 +89,7 @@ class Policy:
 
 
 @loading()
-def load_policy(
-    config: TrainConfig | SftConfig, device: torch.device, train_weights: bool = True, shard: Shard = ALONE
-) -> Policy:
+def load_policy(config: AnyConfig, device: torch.device, train_weights: bool = True, shard: Shard = ALONE) -> Policy:
     """Load the policy at step 0, with a new adapter.
 
     With lora_r 0 there is no adapter: all weights are trained, or none if `train_weights` is False. A model path with
@@ -116,7 +114,7 @@ def load_policy(
 
 
 def build_of(
-    config: TrainConfig | SftConfig,
+    config: AnyConfig,
     folder: Path,
     device: torch.device,
     train_weights: bool = True,
@@ -130,17 +128,17 @@ def build_of(
     return Build(lora, trains, dtype, device, quantised, shard, config.model_backend)
 
 
-def load_encoder(config: TrainConfig | SftConfig) -> ChatEncoder:
+def load_encoder(config: AnyConfig) -> ChatEncoder:
     """Load the tokenizer of a policy with its chat template; UserError (exit 3) if they cannot make prompts."""
     folder = find_folders(config, weights=False).tokenizer
     return ChatEncoder(load_tokenizer(folder, config.chat_template, config.chat_template_kwargs))
 
 
-def format_of(config: TrainConfig | SftConfig, folder: Path) -> Format | None:
+def format_of(config: AnyConfig, folder: Path) -> Format | None:
     """Return the few bits that frozen weights are in, if any: as base_weights says, or else as the file has them."""
     if not config.lora_r:
         return None
-    return FORMATS.get(config.base_weights or read_model_config(folder, config.model_backend).quantised)
+    return FORMATS.get(config.base_weights or read_model_config(folder, config.model_backend).base_weights)
 
 
 @loading()
@@ -155,7 +153,7 @@ def load_reference(config: TrainConfig, policy: Policy) -> Decoder:
     return load_decoder(find_folders(config).model, build, policy.start)
 
 
-def load_for_inference(config: TrainConfig | SftConfig, device: torch.device) -> Policy:
+def load_for_inference(config: AnyConfig, device: torch.device) -> Policy:
     """Load a checkpoint, or an adapter merged into its base as the file has it, to generate with."""
     return load_policy(replace(config, lora_r=0, base_weights=None), device, train_weights=False)
 
@@ -173,7 +171,7 @@ class ModelFolders:
     base: tuple[str, str]
 
 
-def find_folders(config: TrainConfig | SftConfig, weights: bool = True) -> ModelFolders:
+def find_folders(config: AnyConfig, weights: bool = True) -> ModelFolders:
     """Find the model that a configuration names. An adapter's own tokenizer, if it has one, goes before its base's.
 
     weights: False downloads, of a hub's model, config and tokenizer alone.
@@ -266,7 +264,7 @@ def _fetch_base(base: str, revision: str, adapter: Path, weights: bool) -> Path:
         ) from None
 
 
-def lora_spec(config: TrainConfig | SftConfig) -> LoraSpec | None:
+def lora_spec(config: AnyConfig) -> LoraSpec | None:
     """Return the adapters that the configuration asks for; None if all weights are trained."""
     if not config.lora_r:
         return None

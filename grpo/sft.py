@@ -8,9 +8,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
+from torch import Tensor
+
 from grpo.algorithm.credit import answer_start
-from grpo.algorithm.meter import TokenMeter
-from grpo.algorithm.schema import Group, Order, completions_of
+from grpo.algorithm.loss import Loss
+from grpo.algorithm.schema import Group, Order, PackedBatch, completions_of
 from grpo.algorithm.step import Learned, Learner
 from grpo.base.errors import PREFLIGHT, UserError, run_main
 from grpo.base.progress import say_next
@@ -28,11 +31,10 @@ from grpo.engine.model import memory
 from grpo.engine.model.weights import read_model_config
 from grpo.policy import find_folders, load_encoder
 from grpo.report.plot import draw_loss
-from grpo.run import form
 from grpo.run.diagnosis.record import METRICS_FILE, read_metrics
 from grpo.run.run import Run
 from grpo.run.run_dir import holds_a_run
-from grpo.run.stage1 import ORIGIN_FILE, final_of, is_done, load_stage1, origin_of, start_from
+from grpo.run.stage1 import ORIGIN_FILE, final_of, is_done, load_stage1, origin_of, start_from, write_examples
 from grpo.tools.tags import TagProtocol
 from grpo.trainer import Trainer, TrainingData, load_trained
 from rewards.prompts import tag_of
@@ -48,7 +50,7 @@ def load_conversations(config: SftConfig, run: Run) -> TrainingData:
     rows_per_step = config.completions_per_replica * run.ranks.replicas.world
     return TrainingData(
         rows=examples,
-        data_hash=digest([prompt, answer] for prompt, answer in ids),
+        data_hash=digest(ids),
         total_steps=num_steps(config, len(examples), rows_per_step),
         longest=max(len(prompt) + len(answer) for prompt, answer in ids),
     )
@@ -87,18 +89,9 @@ class Sft(Learner):
         self.step += 1
         return learned
 
-    def add_gradient(self, learned: Learned) -> None:
-        """Add the gradient of the step, one micro-batch after the other."""
-        self.optimizer.discard_gradient()  # of a try that ran out of memory
-        meter = TokenMeter()
-        batches = self.make_batches(learned.groups)
-        for batch in batches:
-            logp_C, _ = self.policy_logprobs(batch)  # Eq. 3
-            loss = -(batch.advantage_C * logp_C * batch.weight_C).sum()
-            self.optimizer.backward(loss)
-            meter.loss += loss.item()
-        learned.meter.include(meter)
-        learned.micro_batches = len(batches)
+    def loss(self, batch: PackedBatch, logp_C: Tensor, entropy_C: Tensor, num_tokens: int) -> Loss:
+        loss = -(batch.advantage_C * logp_C * batch.weight_C).sum()
+        return loss, dict.fromkeys(("kl", "clipped_low", "clipped_high"), torch.zeros_like(loss))  # it has none of them
 
 
 class SftTrainer(Trainer[SftConfig]):
@@ -112,7 +105,7 @@ class SftTrainer(Trainer[SftConfig]):
 
     def start_at(self, step: int = 0, position: int = 0) -> None:
         self.order = Order(len(self.training_data.rows), self.config.seed, shuffle=True, position=position)
-        self.learner = Sft(**self.learner_arguments(step), examples=self.training_data.rows, order=self.order)
+        self.learner = self.make_learner(Sft, step, examples=self.training_data.rows, order=self.order)
 
     def summarise_step(self) -> dict[str, float]:
         """Return the metrics of the last step over all ranks."""
@@ -150,7 +143,7 @@ def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> t
     count = RowCount(config.dataset_id_or_path, skips_bad=config.skip_bad_rows)
     tags = [] if config.tool_format == "template" else list(map(tag_of, config.tools))
     protocol = TagProtocol(tags, encoder, max_calls=1, max_tokens=max_length) if tags else None
-    for source in find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir):
+    for source in find_sources(config):
         records = source.read(count.bad)[: config.max_samples or None]
         examples += make_examples(records, source.path, encoder, config.system_prompt, max_length, count, protocol)
     if config.credit == "answer":
@@ -159,9 +152,12 @@ def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> t
         kept = [group for group in examples for answer in group.completions if answer.credited_from < len(answer.ids)]
         count.notes["answers left out, cut before their answer block"] += len(examples) - len(kept)
         if not kept:
-            what = "credit: answer leaves nothing to train"
-            fix = "raise max_length, or set credit: completion"
-            raise UserError(what, str(count), fix, PREFLIGHT)
+            raise UserError(
+                "credit: answer leaves nothing to train",
+                str(count),
+                "raise max_length, or set credit: completion",
+                PREFLIGHT,
+            )
         return kept, count
     return examples, count
 
@@ -182,7 +178,7 @@ def cold_start(run: Run[TrainConfig]) -> TrainConfig:
     started = time.monotonic()
     has_begun = run.ranks.of_first(lambda: holds_a_run(final.parent))
     if config.cold_start == FORM and run.ranks.is_main and not has_begun:
-        form.write_examples(config)
+        write_examples(config)
     run.ranks.barrier()
     sft(replace(stage1, resume_from_checkpoint=has_begun), notices, run.ranks)
     memory.release()  # its model and optimizer, before stage 2 plans with what is free

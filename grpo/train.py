@@ -64,12 +64,11 @@ class GrpoTrainer(Trainer[TrainConfig]):
         run: Run[TrainConfig],
         scorer: Scorer | None = None,
         data: QuestionData | None = None,
-        make_learner: Callable[..., Grpo] = Grpo,
+        kind: Callable[..., Grpo] = Grpo,
     ):
         """Load the policy and the data.
 
-        scorer, data: the rewards and the questions, if they are there already. make_learner: called with what `Grpo`
-        takes.
+        scorer, data: the rewards and the questions, if they are there already. kind: of the learner.
         """
         policy, optimizer = load_trained(config, run.device, run.ranks)
         reference = load_reference(config, policy) if config.beta else None
@@ -80,7 +79,7 @@ class GrpoTrainer(Trainer[TrainConfig]):
         stop = run.signals.stop_with_shards
         self.sampler = Sampler(policy.model, policy.eos_ids, self.plan.num_sequences, stop, self.tools)
         self.sampler.reserve(self.plan.num_sequences, self.longest, config.max_completion_length)
-        self.make_learner = make_learner
+        self.kind = kind
         self.start_at()
         if run.device.type == "cuda":
             run.say(f"on this GPU: {kernel_choice.describe(run.device)}; {choice.describe(self.model)}")
@@ -101,10 +100,10 @@ class GrpoTrainer(Trainer[TrainConfig]):
 
     def start_at(self, step: int = 0, position: int = 0) -> None:
         config = self.config
-        arguments, prompts = self.learner_arguments(step), self.training_data.rows
+        prompts = self.training_data.rows
         self.order = Order(len(prompts), config.seed, config.shuffle_dataset, position)
         self.rollout = Rollout(
-            settings=arguments["settings"],
+            settings=self.settings,
             prompts=prompts,
             order=self.order,
             sampler=self.sampler,
@@ -117,7 +116,7 @@ class GrpoTrainer(Trainer[TrainConfig]):
             phase=self.phase,
             reset=self.sampler.reset,
         )
-        self.learner = self.make_learner(**arguments, rollout=self.rollout, reference=self.reference)
+        self.learner = self.make_learner(self.kind, step, rollout=self.rollout, reference=self.reference)
 
     def summarise_step(self) -> tuple[dict[str, float], list[Group]]:
         """Return the metrics of the last step over all ranks, and all ranks' groups."""

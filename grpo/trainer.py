@@ -1,6 +1,6 @@
 """A run's trainer: it makes the steps of a stage's learner, and adds metrics, checkpoints and checks of health."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from math import isfinite
@@ -17,7 +17,7 @@ from grpo.base.errors import INTERNAL, MEMORY, SERVICE, STORAGE, Interrupted, Us
 from grpo.base.folders import write_folder
 from grpo.base.storage import Json, failpoint, write_atomically, write_json
 from grpo.config.load import to_yaml
-from grpo.config.options import AnyConfig, Stage
+from grpo.config.options import AnyConfig, Stage, TrainConfig
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.device.products import slow_dtype
 from grpo.engine.model import memory
@@ -128,21 +128,27 @@ class Trainer(Generic[Stage]):
         """Make `learner` and `order`, with so many steps done, and so many rows taken."""
         raise NotImplementedError
 
-    def learner_arguments(self, step: int) -> dict[str, Any]:
-        """Return what the learner of either stage is made of. step: how many are done."""
-        return {
-            "settings": Settings.of(self.config),
-            "model": self.model,
-            "logprobs": batch_logprobs,
-            "optimizer": self.optimizer,
-            "memory": self.memory,
-            "replicas": self.replicas,
-            "device": self.run.device,
-            "loss_dtype": torch.promote_types(self.model.build.dtype, torch.float32),
-            "total_steps": self.total_steps,
-            "step": step,
-            "phase": self.phase,
-        }
+    @property
+    def settings(self) -> Settings:
+        """Return the settings of a step. Those that stage 1 has no keys for mean nothing there."""
+        return Settings.of(self.config, TrainConfig())
+
+    def make_learner(self, kind: Callable[..., Any], step: int, **own: Any) -> Any:
+        """Make the learner of a stage, `Grpo` or `Sft`. step: how many are done. own: what that kind alone takes."""
+        return kind(
+            settings=self.settings,
+            model=self.model,
+            logprobs=batch_logprobs,
+            optimizer=self.optimizer,
+            memory=self.memory,
+            replicas=self.replicas,
+            device=self.run.device,
+            loss_dtype=torch.promote_types(self.model.build.dtype, torch.float32),
+            total_steps=self.total_steps,
+            step=step,
+            phase=self.phase,
+            **own,
+        )
 
     @property
     def step(self) -> int:
@@ -180,6 +186,39 @@ class Trainer(Generic[Stage]):
         for norm in self.learned.grad_norms:
             self.health.updated(norm, self.optimizer.has_overflowed)
             self.num_skipped += not isfinite(norm)
+
+    def after_step(self, metrics: Metrics, groups: Sequence[Group] = ()) -> None:
+        """Check the run's health, save when it is due, and end the run if a signal asked for that."""
+        try:
+            self.health.after_step(self.step, metrics, groups)
+        except UserError as error:
+            if error.exit_code == SERVICE:
+                self.save()
+            raise
+        if self.config.save_steps and self.step % self.config.save_steps == 0:
+            self.save()
+        self.run.signals.stop_if_asked(self.save)
+
+    def step_metrics(self, groups: Sequence[Group]) -> dict[str, float]:
+        """Return the metrics of the last step that both stages log. Every process must call it.
+
+        groups: those of all ranks.
+        """
+        num_completion_tokens = sum(completion.num_drawn for completion in completions_of(groups))
+        times = self.clock.result()
+        return {
+            "epoch": self.position / self.order.num_rows,
+            "num_tokens": self.num_tokens,
+            "skipped_steps": self.num_skipped,
+            "grad_norm": self.learned.grad_norms[-1] if self.learned.grad_norms else 0.0,
+            "learning_rate": self.learned.learning_rate,
+            "micro_batches": int(self.ranks.max(self.learned.micro_batches)),
+            **times,
+            "tokens_per_second": num_completion_tokens / times["step_time"],
+            "peak_memory_gb": self.ranks.max(memory.peak_bytes(self.run.device)) / 1e9,
+        }
+
+    # --- the time and the memory of a step ---------------------------------------------------------------------------
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -221,37 +260,6 @@ class Trainer(Generic[Stage]):
         """Count the memory that the longest step takes."""
         return self.loaded.account(self.plan.num_sequences, self.longest, self.memory.budget)
 
-    def after_step(self, metrics: Metrics, groups: Sequence[Group] = ()) -> None:
-        """Check the run's health, save when it is due, and end the run if a signal asked for that."""
-        try:
-            self.health.after_step(self.step, metrics, groups)
-        except UserError as error:
-            if error.exit_code == SERVICE:
-                self.save()
-            raise
-        if self.config.save_steps and self.step % self.config.save_steps == 0:
-            self.save()
-        self.run.signals.stop_if_asked(self.save)
-
-    def step_metrics(self, groups: Sequence[Group]) -> dict[str, float]:
-        """Return the metrics of the last step that both stages log. Every process must call it.
-
-        groups: those of all ranks.
-        """
-        num_completion_tokens = sum(completion.num_drawn for completion in completions_of(groups))
-        times = self.clock.result()
-        return {
-            "epoch": self.position / self.order.num_rows,
-            "num_tokens": self.num_tokens,
-            "skipped_steps": self.num_skipped,
-            "grad_norm": self.learned.grad_norms[-1] if self.learned.grad_norms else 0.0,
-            "learning_rate": self.learned.learning_rate,
-            "micro_batches": int(self.ranks.max(self.learned.micro_batches)),
-            **times,
-            "tokens_per_second": num_completion_tokens / times["step_time"],
-            "peak_memory_gb": self.ranks.max(memory.peak_bytes(self.run.device)) / 1e9,
-        }
-
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def restore(self) -> None:
@@ -263,7 +271,7 @@ class Trainer(Generic[Stage]):
         folder = agree_on_checkpoint(config, self.ranks, self.run.say)
         if folder is None:
             check_disk(self.model, self.config, find_folders(self.config).adapter)
-            self.run.begin(step=0, last_checkpoint=None)
+            self.run.note(step=0, last_checkpoint=None)
             return
         for notice in check_changes(folder, config, self.replicas.world, self.run.device):
             self.run.say(f"note: {notice}")
@@ -276,9 +284,9 @@ class Trainer(Generic[Stage]):
         self._go_on(counters)
         if is_own(folder, self.run.path):
             self.saved_step = self.step
-            self.run.begin(step=self.step, last_checkpoint=folder.name)
+            self.run.note(step=self.step, last_checkpoint=folder.name)
         else:
-            self.run.begin()
+            self.run.note()
         self.run.say(f"resuming from {folder} at step {self.step}")
         self.save()  # resumed from another directory; from now on this one has a checkpoint, too
 
@@ -330,7 +338,7 @@ class Trainer(Generic[Stage]):
                 else:  # its weights are in the state
                     self.policy.tokenizer.save_pretrained(folder)
             checkpoint.remove_old(self.run.path, self.config.save_total_limit, self.step)
-            self.run.record(step=self.step, last_checkpoint=f"checkpoint-{self.step}")
+            self.run.note(step=self.step, last_checkpoint=f"checkpoint-{self.step}")
         elif self.model.build.lora is not None:
             self._contribute()
         self.saved_step = self.step

@@ -3,7 +3,7 @@
 import re
 
 
-def cells(text: str, *more: str) -> list[str]:
+def cells(text, *more):
     r"""Return the texts between ¦ and line ends, without the spaces around them; \n within one stands for a line end.
 
     more: texts that cannot be written so.

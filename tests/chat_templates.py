@@ -1,9 +1,6 @@
 """Chat templates that take tools, written anew from the formats of five families, and tokenizers for them."""
 
-import json
-from pathlib import Path
-
-from making import write_checkpoint
+from making import edit_json, write_checkpoint
 
 _CHATML = "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
 _HERMES_SYSTEM = (
@@ -92,26 +89,53 @@ FAMILIES = {
     ),
     "smollm2": (SMOLLM2, "<|im_end|>", ("\n", "<|im_start|>tool\n{}<|im_end|>\n", "<|im_start|>assistant\n")),
 }  # fmt: skip
+# Likewise; and a call, with a text and what may be true.
+_CODER_CALLS = (
+    "{% for c in m.tool_calls %}<tool_call>\n<function={{ c.function.name }}>\n"
+    "{% for k, v in c.function.arguments | items %}<parameter={{ k }}>\n{{ v }}\n</parameter>\n{% endfor %}"
+    "</function>\n</tool_call>{% endfor %}"
+)
+GLM = (
+    "[gMASK]<sop>{% if tools %}<|system|>\n{{ tools | tojson }}{% endif %}{% for m in messages %}"
+    "{% if m.role == 'tool' %}{% if messages[loop.index0 - 1].role != 'tool' %}<|observation|>{% endif %}"
+    "{{ '\n<tool_response>\n' + m.content + '\n</tool_response>' }}{% else %}<|{{ m.role }}|>\n{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}\n<tool_call>{{ c.function.name }}\n"
+    "{% for k, v in c.function.arguments | items %}<arg_key>{{ k }}</arg_key>\n"
+    "<arg_value>{{ v if v is string else v | tojson }}</arg_value>\n{% endfor %}</tool_call>"
+    "{% endfor %}{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+IN_TAGS = {
+    "qwen3-coder": (
+        QWEN25.replace(_HERMES_CALLS, _CODER_CALLS), "<|im_end|>", HERMES_FOLLOWS,
+        "<tool_call>\n<function=keep>\n<parameter=text>\n{}\n</parameter>\n<parameter=on>\n{}\n</parameter>\n"
+        "<parameter=numbers>\n[1]\n</parameter>\n</function>\n</tool_call>",
+    ),
+    "glm-4.5": (
+        GLM, "<|endoftext|>", ("", HERMES_FOLLOWS[1], "<|assistant|>"),
+        "<tool_call>keep\n<arg_key>text</arg_key>\n<arg_value>{}</arg_value>\n<arg_key>on</arg_key>\n<arg_value>{}"
+        "</arg_value>\n<arg_key>numbers</arg_key>\n<arg_value>[1]</arg_value>\n</tool_call>",
+    ),
+}  # fmt: skip
 ENDS = [f"<end{number}>" for number in range(25)]  # tokens that end a turn, so that random models end many
+CHATML_SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 SPECIAL = {
-    "qwen": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-    "smollm2": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+    "glm-4.5": "<|endoftext|> [gMASK] <sop> <|system|> <|user|> <|assistant|> <|observation|>".split(),
     "llama3.1": ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
     "mistral": "<s> </s> [INST] [/INST] [TOOL_CALLS] [TOOL_RESULTS] [/TOOL_RESULTS] [AVAILABLE_TOOLS] "
     "[/AVAILABLE_TOOLS]".split(),
 }
 
 
-def special_of(family: str) -> list[str]:
-    return SPECIAL["qwen" if family.startswith("qwen") else family]
+def special_of(family):
+    return SPECIAL.get(family, CHATML_SPECIAL)
 
 
-def tokenizer_of(family: str, words: list[str] = ()):
+def tokenizer_of(family, words=()):
     """Bytes, the family's special tokens, and some words, which only a model draws."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    special, template, end = special_of(family), *FAMILIES[family][:2]
+    special, template, end = special_of(family), *(FAMILIES | IN_TAGS)[family][:2]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     spelled = [level.pre_tokenize_str(word)[0][0] for word in words]
@@ -123,25 +147,25 @@ def tokenizer_of(family: str, words: list[str] = ()):
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=end, pad_token=end, additional_special_tokens=rest
     )
-    if family == "qwen3":
+    if family in ("qwen3", *IN_TAGS):
         fast.add_tokens(["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"])
     fast.chat_template = template
     return fast
 
 
-def write_typed_checkpoint(folder: Path, family: str, words: list[str] = (), **changes) -> Path:
+def write_typed_checkpoint(folder, family, words):
     """A random model with the tokenizer of a family."""
     tokenizer = tokenizer_of(family, words)
     sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 4096, "eos_token_id": tokenizer.eos_token_id}
-    write_checkpoint(folder, spread=0.5, **{**sizes, **changes})
+    write_checkpoint(folder, spread=0.5, **sizes)
     tokenizer.save_pretrained(folder)
     return folder
 
 
-def write_calling_checkpoint(folder: Path, calls: list[str]) -> Path:
+def write_calling_checkpoint(folder, calls):
     """A random model with Qwen2.5's template that often makes some calls, and ends its turns."""
     words = [*(call + " " * number for call in calls for number in range(20)), *ENDS]
     write_typed_checkpoint(folder, "qwen2.5", words)
     ends = tokenizer_of("qwen2.5", words).convert_tokens_to_ids(ENDS)
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    edit_json(folder / "generation_config.json", eos_token_id=ends)
     return folder

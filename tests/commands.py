@@ -18,25 +18,25 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def source_files(*packages: str) -> list[Path]:
+def source_files(*packages):
     """The program's files of Python in these folders."""
     return sorted(path for package in packages for path in (ROOT / package).rglob("*.py"))
 
 
-def next_commands(stderr: str) -> list[str]:
+def next_commands(stderr):
     """The two commands that a command names at its end, after where its result lies."""
     lines = stderr.splitlines()[-3:]
     assert lines[0].startswith("result: ") and lines[1].startswith("next:   python -m "), stderr
     return [line.partition("python -m ")[2] for line in lines[1:]]
 
 
-def python(*arguments: object, **environment: str) -> subprocess.CompletedProcess:
+def python(*arguments, **environment):
     """Run a new interpreter in the project's folder with these arguments, and more of an environment."""
     command, variables = [sys.executable, *map(str, arguments)], os.environ | environment
     return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
 
 
-def run_command(module: str, *arguments: object, stdin: str = "", before=None) -> subprocess.CompletedProcess:
+def run_command(module, *arguments, stdin="", before=None):
     """Its exit code, stdout and stderr. before: what the child calls first."""
     words = [module, *map(str, arguments)]
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as error:
@@ -50,7 +50,7 @@ def run_command(module: str, *arguments: object, stdin: str = "", before=None) -
     return subprocess.CompletedProcess(words, code, *texts)
 
 
-def run_module(words: list[str], files: list[int], before) -> int:
+def run_module(words, files, before):
     """In the child: run a module as `__main__` over these three files. Returns the exit code."""
     try:
         for number, file in enumerate(files):

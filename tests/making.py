@@ -9,23 +9,21 @@ import os
 import random
 import re
 import socket
-import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
+from commands import python
 from safetensors.torch import load_file
 
-from grpo.algorithm.schema import POLICY, Completion, Group, Layout, Mode, PackedBatch, Prompt, Subgroup
+from grpo.algorithm.schema import POLICY, Completion, Group, Layout, PackedBatch, Prompt, Subgroup
 from grpo.base.errors import UserError
 from grpo.config.load import load_config
-from grpo.config.options import TrainConfig
 from grpo.engine.attention.packed import PackedAttention
+from grpo.engine.device.peers import Peers
 from grpo.engine.device.quantised import FORMATS
-from grpo.engine.model.adapter import Adapter
 from grpo.engine.model.build import Build, LoraSpec
 from grpo.engine.model.weights import load_decoder
 from grpo.engine.parallel import shard
@@ -38,20 +36,18 @@ TEMPLATE = (
 )
 
 
-ALONE = SimpleNamespace(
-    rank=0, world=1, sum=list, sum_=lambda tensor: tensor, max=float, gather_lists=list, of_first=lambda make: make()
-)
-ALONE.replicas, ALONE.shard = ALONE, shard.ALONE
+ALONE = Peers()
+ALONE.replicas, ALONE.shard, ALONE.is_main = ALONE, shard.ALONE, True
 
 
 def twins(**changes):
     """Ranks of which there are two, and the other does what this one does."""
-    ranks = SimpleNamespace(**vars(ALONE) | {"world": 2}, is_main=True, is_restart=False)
-    ranks.sum, ranks.sum_ = lambda values: [2 * value for value in values], lambda tensor: tensor.mul_(2)
-    ranks.gather_lists = lambda values: [*values, *values]
+    ranks = copy(ALONE)
+    ranks.world, ranks.replicas, ranks.is_restart = 2, ranks, False
+    ranks.sum, ranks.max = lambda values: [2 * value for value in values], float
+    ranks.gather = lambda value: [value, value]
     ranks.sum_to_parts = lambda tensor: 2 * tensor[: len(tensor) // 2]
-    ranks.join_parts_, ranks.replicas = lambda tensor, own: None, ranks
-    ranks.agree, ranks.barrier, ranks.close = lambda facts: None, lambda: None, lambda: None
+    ranks.join_parts_ = ranks.agree = ranks.barrier = ranks.close = lambda *given: None
     vars(ranks).update(changes)
     return ranks
 
@@ -59,23 +55,21 @@ def twins(**changes):
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"  # real data, where somebody has put it there
 
 
-def real_data(name: str) -> Path:
+def real_data(name):
     """A real data file; the test is skipped where it is absent."""
     if not (SHARED / name).exists():
         pytest.skip(f"needs real data that is not part of the project: {name}")
     return SHARED / name
 
 
-def cases(test: str, section: str) -> list[list[str]]:
+def cases(test, section):
     """The lines of a section in the cases of a test file, cut at ` => `. `\\n` in them stands for a line break."""
     text = Path(test.replace("test_", "").replace(".py", "_cases.txt")).read_text(encoding="utf-8")
     lines = text.partition(f"\n== {section}\n")[2].partition("\n== ")[0].splitlines()
     return [[part.strip().replace("\\n", "\n") for part in f"{line} ".split(" => ")] for line in lines if line]
 
 
-def write_checkpoint(
-    folder: Path, family: str = "qwen2", seed: int = 0, spread: float = 0.1, dtype=torch.float32, **changes
-) -> Path:
+def write_checkpoint(folder, family="qwen2", seed=0, spread=0.1, dtype=torch.float32, **changes):
     """A small random checkpoint of transformers' own class. spread: standard deviation of the weights; norms and biases
     vary too, so that a test notices if one is left out."""
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -105,16 +99,7 @@ def write_checkpoint(
     return folder
 
 
-def load(
-    folder: Path,
-    rank: int = 0,
-    dtype=torch.float32,
-    train_weights: bool = False,
-    held: str | None = None,
-    spread: float = 0.1,
-    adapter: Adapter | None = None,
-    **lora,
-):
+def load(folder, rank=0, dtype=torch.float32, train_weights=False, held=None, spread=0.1, adapter=None, **lora):
     """Our decoder for a checkpoint, with an adapter of the given rank, filled with random numbers of this spread."""
     spec = LoraSpec(rank, lora.pop("alpha", 2 * rank), **lora) if rank else None
     model = load_decoder(folder, Build(spec, train_weights, dtype, "cpu", FORMATS.get(held)), adapter)
@@ -122,7 +107,7 @@ def load(
     return model
 
 
-def from_transformers(folder: Path, **options):
+def from_transformers(folder, **options):
     """transformers' own model of a checkpoint."""
     from transformers import AutoModelForCausalLM
 
@@ -130,18 +115,18 @@ def from_transformers(folder: Path, **options):
 
 
 @torch.no_grad()
-def logits_of(model, ids: torch.Tensor) -> torch.Tensor:
+def logits_of(model, ids):
     """Our logits of one sequence, after each token."""
     return hidden_states(model, ids) @ model.head().T
 
 
-def hidden_states(model, ids: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
+def hidden_states(model, ids, mode=POLICY):
     """Those of one sequence, after the last norm."""
     attend = PackedAttention(Layout.of((len(ids), ())), model.build.dtype, "cpu")
     return model(ids, torch.arange(len(ids)), attend, mode)
 
 
-def kept_by_autograd(model, attend, num_tokens: int) -> float:
+def kept_by_autograd(model, attend, num_tokens):
     """Bytes per token of one micro-batch, weights apart."""
     kept, weights = {}, {tensor.untyped_storage().data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
 
@@ -171,17 +156,16 @@ for case in {cases!r}:
 """
 
 
-def measured_in_forks(code: str, cases: Sequence[tuple]) -> list:
+def measured_in_forks(code, cases):
     """What `measure(*case)` of this code returns, each in a fork of one new process that has run the code; its
     allocator gives freed memory back. `status("VmHWM")` are the bytes of the process's peak."""
-    command = [sys.executable, "-c", FORKS.format(code=code, cases=list(cases))]
-    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    paths, code = os.pathsep.join(sys.path), FORKS.format(code=code, cases=list(cases))
+    done = python("-c", code, MALLOC_MMAP_THRESHOLD_="65536", PYTHONPATH=paths)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def randomise_adapter(model, seed: int = 0, spread: float = 0.1) -> None:
+def randomise_adapter(model, seed=0, spread=0.1):
     """An adapter that is not zero, so that it matters."""
     generator = torch.Generator().manual_seed(seed)
     for layer in model.lora_linears():
@@ -191,39 +175,36 @@ def randomise_adapter(model, seed: int = 0, spread: float = 0.1) -> None:
     model.refresh()
 
 
-def make_completion(ids: Sequence[int], finish_reason: str = "stop", **fields) -> Completion:
+def make_completion(ids, finish_reason="stop", **fields):
     """A completion whose tokens all had the log-prob -0.5, of a distribution that was not cut off."""
     return Completion(list(ids), [-0.5] * len(ids), [float("-inf")] * len(ids), finish_reason, **fields)
 
 
-def make_group(prompt: Sequence[int], *completions: Sequence[int], **fields: Sequence) -> Group:
+def make_group(prompt, *completions, **fields):
     """A group of such completions. fields: of the completions, one value for each."""
     group = Group(Prompt(0, "", tuple(prompt), {}), [make_completion(ids) for ids in completions])
     return fill(group, **fields)
 
 
-def outcomes_of(letters: str) -> list[str | None]:
+def outcomes_of(letters):
     """The outcomes of answers: c for correct, w for wrong, r for refused, - for one of which nothing is known."""
     return [{"c": "correct", "w": "wrong", "r": "refused", "-": None}[letter] for letter in letters]
 
 
-def make_answers(columns: dict, *texts: str, prompt: str = "p") -> Group:
+def make_answers(columns, *texts, prompt="p"):
     """A group of completions with these texts; the only token of each is its length. columns: the data row."""
     members = [make_completion([len(text)], text=text) for text in texts]
     return Group(Prompt(0, prompt, (1,), columns), members)
 
 
-def grade_groups(rewards: Sequence, *groups: Group, weights: Sequence[float] | None = None) -> dict:
+def grade_groups(rewards, *groups, weights=None):
     """Grade the groups as a run does, and return the metrics."""
-    scorer = Scorer(rewards, weights)
-    try:
+    with contextlib.closing(Scorer(rewards, weights)) as scorer:
         scorer.grade(groups)
         return scorer.take_metrics()
-    finally:
-        scorer.close()
 
 
-def groups_of(prompts: Sequence[Sequence[int]], completions: Sequence[list[Completion]]) -> list[Group]:
+def groups_of(prompts, completions):
     """What a sampler returned for these prompts, as groups."""
     return [
         Group(Prompt(row, "", tuple(prompt), {}), members)
@@ -231,7 +212,7 @@ def groups_of(prompts: Sequence[Sequence[int]], completions: Sequence[list[Compl
     ]
 
 
-def fill(group: Group, **fields: Sequence) -> Group:
+def fill(group, **fields):
     """The group, with fields of its completions set to the values given, one for each."""
     for name, values in fields.items():
         for completion, value in zip(group.completions, values, strict=True):
@@ -239,17 +220,17 @@ def fill(group: Group, **fields: Sequence) -> Group:
     return group
 
 
-def of_each(group: Group, name: str) -> list:
+def of_each(group, name):
     """A field of each completion."""
     return [getattr(completion, name) for completion in group.completions]
 
 
-def whole(*groups: Group) -> list[Subgroup]:
+def whole(*groups):
     """One micro-batch of all completions of the groups."""
     return [Subgroup(group, group.completions) for group in groups]
 
 
-def visible_in(layout: Layout) -> torch.Tensor:
+def visible_in(layout):
     """Which tokens of a micro-batch each one sees: its prompt, and its own completion up to itself."""
     owners = []
     for number, group in enumerate(layout.groups):
@@ -260,18 +241,11 @@ def visible_in(layout: Layout) -> torch.Tensor:
     return torch.tensor(seen).tril()
 
 
-def loss_batch(
-    weights: Sequence[float],
-    advantages: Sequence[float],
-    old: Sequence[float] | torch.Tensor | None,
-    ref: Sequence[float] | torch.Tensor | None = None,
-    sampler: Sequence[float] | None = None,
-    rows: Sequence[int] | None = None,
-) -> PackedBatch:
+def loss_batch(weights, advantages, old, ref=None, sampler=None, rows=None):
     """What the loss reads of a micro-batch, given per token; each token is a completion of its own unless `rows` says
     otherwise."""
     nothing = torch.zeros(0, dtype=torch.int64)
-    weight_C, sampler_C = (torch.tensor(x) for x in (weights, [0.0] * len(weights) if sampler is None else sampler))
+    weight_C, sampler_C = (torch.tensor(x) for x in (weights, sampler or [0.0] * len(weights)))
     completion_C = torch.tensor(range(len(weights)) if rows is None else rows)
     return PackedBatch(
         number=0,
@@ -287,7 +261,7 @@ def loss_batch(
     )
 
 
-def make_tokenizer(texts: list[str], folder: Path, vocab_size: int = 400):
+def make_tokenizer(texts, folder, vocab_size=400):
     """A byte-level BPE tokenizer with ChatML's special tokens, trained on the texts and saved."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -314,7 +288,7 @@ def make_tokenizer(texts: list[str], folder: Path, vocab_size: int = 400):
     return fast
 
 
-def write_chat_checkpoint(folder: Path, spread: float = 0.1, family: str = "qwen2", **changes) -> Path:
+def write_chat_checkpoint(folder, spread=0.1, family="qwen2", **changes):
     """A checkpoint with a tokenizer and a chat template."""
     sums = [(a, b) for a in range(30) for b in range(0, 30, 3)]
     texts = [f"What is {a} + {b}? The answer is \\boxed{{{a + b}}}. <think> <answer>" for a, b in sums]
@@ -325,7 +299,7 @@ def write_chat_checkpoint(folder: Path, spread: float = 0.1, family: str = "qwen
     return folder
 
 
-def free_port() -> str:
+def free_port():
     """A port that nobody else is given before it is used: it lies below those that systems give away by themselves."""
     while True:
         port = random.SystemRandom().randrange(10_000, 32_000)
@@ -334,46 +308,46 @@ def free_port() -> str:
             return str(port)
 
 
-def write_rows(path: Path, rows: list[dict]) -> Path:
+def write_rows(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
-def edit_json(path: Path, **changes: object) -> None:
+def edit_json(path, **changes):
     """Change keys of the object in a JSON file."""
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def read_lines(path: Path) -> list[dict]:
+def read_lines(path):
     """The rows of a file of JSON lines."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]  # U+2028 ends none
 
 
-def run_state(folder: Path) -> dict:
+def run_state(folder):
     """What run_state.json says of the run in the folder."""
     return json.loads((folder / "run_state.json").read_text(encoding="utf-8"))
 
 
-def flip_last_bit(path: Path) -> None:
+def flip_last_bit(path):
     """Damage a file."""
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
 
-def same_tensors(one: Path, other: Path) -> bool:
+def same_tensors(one, other):
     """Whether two safetensors files hold the same tensors, bit for bit."""
     first, second = load_file(one), load_file(other)
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-def build_base(folder: Path, documents: dict, **options) -> Path:
+def build_base(folder, documents, **options):
     """Build a knowledge base of {title: text or list of texts} in the folder."""
     source = write_rows(folder / "articles.jsonl", [{"title": title, "text": documents[title]} for title in documents])
     build(source, folder / "base.db", **options)
     return folder / "base.db"
 
 
-def configured(folder: Path, **keys: object) -> TrainConfig:
+def configured(folder, **keys):
     """The configuration of a run in folder/run whose model and data are never made."""
     keys = {
         "toy_world": "arithmetic",
@@ -388,7 +362,7 @@ def configured(folder: Path, **keys: object) -> TrainConfig:
     return load_config(None, [f"{name}={value}" for name, value in keys.items()])[0]
 
 
-def refused(call: Callable[[], object], *parts: str, exit_code: int = 3) -> UserError:
+def refused(call, *parts, exit_code=3):
     """Return the UserError that a call raises: with this exit code, these parts, a cause and a correction."""
     with pytest.raises(UserError) as error:
         call()
@@ -400,7 +374,7 @@ def refused(call: Callable[[], object], *parts: str, exit_code: int = 3) -> User
     return error.value
 
 
-def unused(notices: Iterable[str]) -> list[str]:
+def unused(notices):
     """Return the keys of a configuration that notices name as not used."""
     found = [re.search(r"^\S+ (.*) (?:is|are) not used: ", notice.removeprefix("note: ")) for notice in notices]
     return [name for match in found if match for name in match[1].split(", ")]
@@ -412,7 +386,7 @@ WITH_TAGS = (
 )
 
 
-def pieces_tokenizer(texts: Iterable[str]):
+def pieces_tokenizer(texts):
     """Pieces with a mark for the space, and single bytes for what they lack, as Llama's and Mistral's have it."""
     from tokenizers import Tokenizer, decoders, models, normalizers
     from transformers import PreTrainedTokenizerFast
@@ -430,7 +404,7 @@ def pieces_tokenizer(texts: Iterable[str]):
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", chat_template=TEMPLATE)
 
 
-def write_tool_checkpoint(folder: Path, spread: float = 0.5, **changes) -> Path:
+def write_tool_checkpoint(folder):
     """A checkpoint of few tokens, among them the tags of tools, whole, in parts and beside others: a random model calls
     often."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -447,6 +421,6 @@ def write_tool_checkpoint(folder: Path, spread: float = 0.5, **changes) -> Path:
     )
     fast.chat_template = TEMPLATE
     sizes = {"vocab_size": len(fast), "max_position_embeddings": 512, "eos_token_id": fast.eos_token_id}
-    write_checkpoint(folder, spread=spread, **{**sizes, **changes})
+    write_checkpoint(folder, spread=0.5, **sizes)
     fast.save_pretrained(folder)
     return folder

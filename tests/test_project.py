@@ -272,14 +272,14 @@ def test_functions_keep_their_size():
 # How large each folder may be, in tokens (names, operators, numbers). A file counts for the longest name that it begins
 # with. Who needs more raises a line in the same commit, and says there what that buys.
 BUDGETS = {
-    "grpo/algorithm": 11_000,
+    "grpo/algorithm": 10_750,
     "grpo/minimal.py": 2_500,
-    "grpo/engine": 41_000,
-    "kernels": 14_500,
+    "grpo/engine": 40_500,
+    "kernels": 14_000,
     "grpo": 19_500,
     "grpo/config": 9_500,
-    "grpo/run": 22_250,
-    "grpo/doctor": 3_750,
+    "grpo/run": 21_750,
+    "grpo/doctor": 3_500,
     "grpo/data": 16_500,
     "grpo/evaluation": 5_750,
     "grpo/report": 2_750,
@@ -289,7 +289,7 @@ BUDGETS = {
     "rewards": 24_750,
     "rewards/mathematics": 17_250,
     "bench": 15_750,
-    "tests": 234_250,
+    "tests": 230_250,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER}
 

@@ -1,5 +1,6 @@
 """The slow twin of completions that call tools: drawn token by token, and trained token by token."""
 
+import pytest
 import torch
 from making import ALONE, hidden_states, whole
 
@@ -11,6 +12,19 @@ from grpo.algorithm.schema import completions_of
 from grpo.config.options import TrainConfig
 from grpo.engine.device.draw import NO_CUT
 from grpo.engine.device.ops import draw_tokens, exact_logits
+from grpo.engine.sampling.sampler import Sampler
+
+
+def sampled(model, ends, tools, prompts, number, params, seeds, **options):
+    """What a sampler with these options draws."""
+    sampler = Sampler(model, ends, tools=tools)
+    vars(sampler).update(options)
+    return sampler.sample(prompts, number, params, seeds)
+
+
+def told(done):
+    """What has to be the same in any company."""
+    return [[(one.ids, one.calls, one.finish_reason) for one in group] for group in done]
 
 
 @torch.inference_mode()
@@ -37,15 +51,27 @@ def naive(model, prompt, params, seed, ends, answer):
     return ids, logps, cuts, given
 
 
-def check_gradient(model, groups, given, loss_type, limit, size):
+def check_tokens(model, prompts, done, params, seeds, ends, answer):
+    """Each completion is the naive one, token by token. Returns which of its tokens were given."""
+    all_given, seeds = [], iter(seeds)
+    for prompt, group in zip(prompts, done, strict=True):
+        for completion in group:
+            ids, logps, cuts, given = naive(model, prompt, params, next(seeds), ends, answer)
+            assert completion.ids == ids
+            assert list(completion.drawn()) == [place for place, is_given in enumerate(given) if not is_given]
+            assert completion.logps == pytest.approx(logps, abs=1e-5)
+            assert completion.cuts == pytest.approx(cuts, abs=1e-5)
+            all_given.append(given)
+    return all_given
+
+
+def check_gradient(model, groups, all_given):
     """In float64 it is that of the drawn tokens, each predicted from the whole text before it; Eq. 8 counts these.
 
-    given: which tokens of each completion were given. size: completions of a micro-batch.
+    all_given: which tokens of each completion were given.
     """
     completions = completions_of(groups)
-    total = len(completions)
-    keys = {"max_completion_length": limit, "per_device_train_batch_size": size, "loss_type": loss_type}
-    config = TrainConfig(gradient_accumulation_steps=total // size, **keys)
+    config = TrainConfig(per_device_train_batch_size=len(completions), loss_type="grpo")
     for number, completion in enumerate(completions):
         completion.advantage = (number % 5 - 2) / 3
     set_loss_weights(groups, config, ALONE)
@@ -54,22 +80,14 @@ def check_gradient(model, groups, given, loss_type, limit, size):
     policy_loss(batch, logp_C, config)[0].backward()
     ours = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
-    drawn = [[place for place, is_given in enumerate(of_one) if not is_given] for of_one in given]
-    counts, loss = [len(places) for places in drawn], 0.0
-    assert sum(counts) < sum(len(completion.ids) for completion in completions)
-    prompts = [group.prompt.ids for group in groups for _ in group.completions]
-    for number, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        denominator = {
-            "grpo": total * counts[number],
-            "dapo": sum(counts),
-            "dr_grpo": total * limit,
-            "bnpo": total // size * sum(counts[number // size * size :][:size]),
-        }[loss_type]
-        tokens = torch.tensor([*prompt, *completion.ids])
-        logits_TV = hidden_states(model, tokens) @ model.head().T
-        for place in drawn[number]:
+    assert any(map(any, all_given))
+    prompts, loss = [group.prompt.ids for group in groups for _ in group.completions], 0.0
+    for prompt, completion, given in zip(prompts, completions, all_given, strict=True):
+        logits_TV = hidden_states(model, torch.tensor([*prompt, *completion.ids])) @ model.head().T
+        drawn = [place for place, is_given in enumerate(given) if not is_given]
+        for place in drawn:
             logp = logits_TV[len(prompt) + place - 1].log_softmax(dim=0)[completion.ids[place]]
-            loss = loss - completion.advantage * (logp - logp.detach()).exp() / denominator
+            loss = loss - completion.advantage * (logp - logp.detach()).exp() / len(drawn) / len(completions)
     loss.backward()
     for mine, parameter in zip(ours, model.parameters(), strict=True):
         assert (mine - parameter.grad).abs().max() <= 1e-10 * parameter.grad.abs().max()

@@ -4,60 +4,53 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar
 
-from torch import Tensor
-
-from grpo.algorithm.schema import Completion, Group, Mode, PackedTokens, TrainerState
+from grpo.algorithm.schema import Completion, Group, TrainerState
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a step, under the names of their keys in grpo/config/options.py, which says what each means."""
+    """The settings of a step. Each is a key of grpo/config/options.py, which has its meaning and its default."""
 
-    seed: int = 42
-    num_generations: int = 8
-    per_device_train_batch_size: int = 8
-    gradient_accumulation_steps: int = 1
-    max_completion_length: int = 512
-    temperature: float = 1.0
-    loss_type: str = "dapo"
-    scale_rewards: str = "group"
-    epsilon: float = 0.2
-    epsilon_high: float | None = None
-    beta: float = 0.0
-    num_iterations: int = 1
-    learning_rate: float = 1e-6
-    lr_scheduler_type: str = "linear"
-    warmup_ratio: float = 0.0
-    warmup_steps: int = 0
-    max_grad_norm: float = 1.0
-    lora_dropout: float = 0.0
+    seed: int
+    num_generations: int
+    per_device_train_batch_size: int
+    completions_per_replica: int  # that each replica trains on in a step
+    max_completion_length: int
+    temperature: float
+    loss_type: str
+    scale_rewards: str
+    epsilon: float
+    epsilon_high: float | None
+    beta: float
+    num_iterations: int
+    learning_rate: float
+    lr_scheduler_type: str
+    warmup_ratio: float
+    warmup_steps: int
+    max_grad_norm: float
+    lora_dropout: float
     # of variants
-    entropy_coef: float = 0.0
-    delta: float | None = None
-    importance_sampling_level: str = "token"
-    sampler_importance_sampling_correction: bool = False
-    sampler_importance_sampling_cap: float = 2.0
-    use_bias_correction_kl: bool = False
-    mask_truncated_completions: bool = False
-    multi_objective_aggregation: str = "sum_then_normalize"
-    refusal_target: float | None = None
-    dynamic_sampling: bool = False
-    dynamic_sampling_max_rollouts: int = 3
-    credit: str = "completion"
-    tools: tuple[str, ...] = ()
+    entropy_coef: float
+    delta: float | None
+    importance_sampling_level: str
+    sampler_importance_sampling_correction: bool
+    sampler_importance_sampling_cap: float
+    use_bias_correction_kl: bool
+    mask_truncated_completions: bool
+    multi_objective_aggregation: str
+    refusal_target: float | None
+    dynamic_sampling: bool
+    dynamic_sampling_max_rollouts: int
+    credit: str
+    tools: tuple[str, ...]
 
     @classmethod
-    def of(cls, config: object) -> "Settings":
-        """Take the settings from a configuration. Keys that it does not have (stage 1) keep their defaults."""
-        keys = vars(config)
-        return cls(**{entry.name: keys[entry.name] for entry in fields(cls) if entry.name in keys})
-
-    @property
-    def completions_per_replica(self) -> int:
-        """Return how many completions a replica trains on in each step."""
-        return self.per_device_train_batch_size * self.gradient_accumulation_steps
+    def of(cls, config: object, otherwise: object = None) -> "Settings":
+        """Take the settings from a configuration, and those that it does not have (stage 1) from another one."""
+        names = [entry.name for entry in fields(cls)]
+        return cls(**{name: getattr(config if hasattr(config, name) else otherwise, name) for name in names})
 
     @property
     def groups_per_replica(self) -> int:
@@ -86,21 +79,6 @@ class Model(Protocol):
 
     def refresh(self) -> None:
         """Update what passes read, after the trained weights have changed."""
-
-
-class Logprobs(Protocol):
-    """How log-probs are computed: `batch_logprobs` of logprobs.py, which knows the engine."""
-
-    def __call__(
-        self,
-        model: Model,
-        batch: PackedTokens,
-        mode: Mode,
-        temperature: float,
-        chunk: int,
-        trains_entropy: bool = False,
-    ) -> tuple[Tensor, Tensor]:
-        """Compute log-prob and entropy of every trained token of a micro-batch, [C] each (Eq. 3)."""
 
 
 class Budget(Protocol):

@@ -8,17 +8,17 @@ other line `if settings. ...` is a variant of GRPO; variants.py lists them.
 import math
 
 import torch
+from torch import Tensor
 
 from grpo.algorithm import variants
 from grpo.algorithm.interfaces import Settings
 from grpo.algorithm.schema import PackedBatch
 
+Loss = tuple[Tensor, dict[str, Tensor]]  # of a micro-batch, a scalar; and statistics of its tokens, [C]
 MAX_LOG_RATIO = 20.0  # nats; a larger one means no more than this, and its exp may overflow
 
 
-def policy_loss(
-    batch: PackedBatch, logp_C: torch.Tensor, settings: Settings
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def policy_loss(batch: PackedBatch, logp_C: Tensor, settings: Settings) -> Loss:
     """Compute the loss of a micro-batch, a scalar to minimise.
 
     logp_C: log-probs under the policy being trained, in nats, with gradient. `batch` holds those under the policy that
@@ -64,7 +64,7 @@ def policy_loss(
     }
 
 
-def k3(log_ratio: torch.Tensor) -> torch.Tensor:
+def k3(log_ratio: Tensor) -> Tensor:
     """Estimate KL(θ ‖ ref) from samples of θ: e^d − d − 1 ≥ 0 for d = ℓ_ref − ℓ_θ, Schulman's k3, unbiased.
 
     d is clamped to ±20; outside of that range the gradient is 0.

@@ -5,22 +5,12 @@ and are set once, before it is split into micro-batches.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from grpo.algorithm.interfaces import Peers, Settings
 from grpo.algorithm.schema import Completion, Group, completions_of
 
 
-@dataclass(frozen=True)
-class Totals:
-    """What a complete step trains, over all replicas."""
-
-    completions: int  # those that are trained
-    tokens: int  # of these completions
-    device_batches: int  # of bnpo (`trained_by_device_batch`), also those of which nothing is trained
-
-
-def set_loss_weights(groups: Sequence[Group], settings: Settings, replicas: Peers) -> Totals:
+def set_loss_weights(groups: Sequence[Group], settings: Settings, replicas: Peers) -> tuple[int, int]:
     """Set every completion's `loss_weight`, the weight of each of its tokens in the loss (Eq. 8).
 
         grpo      1 / (N n_i)            mean over tokens, then over completions (DeepSeekMath, 2402.03300)
@@ -31,11 +21,13 @@ def set_loss_weights(groups: Sequence[Group], settings: Settings, replicas: Peer
     n_i counts the drawn tokens of completion i. N and Σ run over the trained completions of the complete step, on all
     replicas; M counts the device batches of all replicas, and Σ_m runs over the one that completion i is in.
     Completions that are not trained get 0. groups: those of this replica. Every replica must call it.
+
+    Returns how many completions are trained on all replicas, and how many tokens they have.
     """
     device_batches = trained_by_device_batch(groups, settings)
     lengths = [completion.num_drawn for batch in device_batches for completion in batch]
     sums = replicas.sum([len(lengths), sum(lengths), len(device_batches)])
-    totals = Totals(*map(int, sums))
+    num_completions, num_tokens, num_batches = map(int, sums)
     for completion in completions_of(groups):
         completion.loss_weight = 0.0
     for device_batch in device_batches:
@@ -43,15 +35,15 @@ def set_loss_weights(groups: Sequence[Group], settings: Settings, replicas: Peer
         for completion in device_batch:
             match settings.loss_type:
                 case "grpo":
-                    denominator = totals.completions * completion.num_drawn
+                    denominator = num_completions * completion.num_drawn
                 case "dr_grpo":
-                    denominator = totals.completions * settings.max_completion_length
+                    denominator = num_completions * settings.max_completion_length
                 case "bnpo":
-                    denominator = totals.device_batches * tokens_of_batch
+                    denominator = num_batches * tokens_of_batch
                 case _:  # dapo, and variants of the surrogate
-                    denominator = totals.tokens
+                    denominator = num_tokens
             completion.loss_weight = 1 / denominator  # Eq. 8
-    return totals
+    return num_completions, num_tokens
 
 
 def trained_by_device_batch(groups: Sequence[Group], settings: Settings) -> list[list[Completion]]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 import torch
+from torch import Tensor
 
 from grpo.algorithm.interfaces import Peers
 from grpo.algorithm.schema import PackedBatch
@@ -31,10 +32,10 @@ class TokenMeter:
     def add(
         self,
         batch: PackedBatch,
-        loss: torch.Tensor,
-        logp_C: torch.Tensor,
-        entropy_C: torch.Tensor,
-        stats: Mapping[str, torch.Tensor],
+        loss: Tensor,
+        logp_C: Tensor,
+        entropy_C: Tensor,
+        stats: Mapping[str, Tensor],
     ) -> None:
         """Add one pass over a micro-batch: its loss, log-probs and entropies, and the statistics of `policy_loss`."""
         per_token = (stats["kl"], entropy_C, stats["clipped_low"].float(), stats["clipped_high"].float())

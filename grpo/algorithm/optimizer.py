@@ -10,6 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from grpo.base.errors import NON_FINITE, UserError
 
@@ -61,7 +62,7 @@ class Optimizer:
     ):
         self.flat = flat
         groups = []
-        states: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
+        states: dict[Tensor, dict[str, Tensor]] = {}
         # Now, and not at the first step: micro-batches get what memory is left.
         self.moments = {name: torch.zeros_like(flat.values[flat.partition]) for name in MOMENTS}
         for part, place, decays in flat.partitioned():
@@ -80,10 +81,10 @@ class Optimizer:
         """Return how many updates have changed the weights, those before a resume included."""
         return int(self._adamw_step())
 
-    def _adamw_step(self) -> torch.Tensor:
+    def _adamw_step(self) -> Tensor:
         return next(iter(self.adamw.state.values()))["step"]
 
-    def backward(self, loss: torch.Tensor) -> None:
+    def backward(self, loss: Tensor) -> None:
         """Add the gradient of the loss, times the scale."""
         (loss * self.scale.value).backward()
         self.loss += loss.detach()
@@ -103,7 +104,7 @@ class Optimizer:
         scale = self.scale.value
         norm = self.flat.grad_norm() / scale
         is_finite = math.isfinite(norm)
-        self.has_overflowed = not is_finite and scale > 1 and self._is_loss_finite()
+        self.has_overflowed = not is_finite and scale > 1 and not self.flat.anywhere(not self.loss.isfinite())
         if is_finite:
             if max_grad_norm and norm > max_grad_norm:
                 grad.mul_(max_grad_norm / (norm + 1e-6) / scale)
@@ -117,10 +118,6 @@ class Optimizer:
         self.scale.adapt(is_finite, self.has_overflowed)
         return norm
 
-    def _is_loss_finite(self) -> bool:
-        """Return whether the loss of the step is finite in all processes."""
-        return not self.flat.anywhere(not math.isfinite(float(self.loss)))
-
     def check_finite(self) -> None:
         """Raise UserError (exit 5) if some weight is not finite."""
         if self.flat.anywhere(not all_finite(self.flat.values)):
@@ -131,7 +128,7 @@ class Optimizer:
                 NON_FINITE,
             )
 
-    def state(self) -> dict[str, torch.Tensor]:
+    def state(self) -> dict[str, Tensor]:
         """Return everything that a resumed run needs to go on bit for bit, in the layout of one process.
 
         All processes must call it. The first one gets the state, the others get {}.
@@ -151,7 +148,7 @@ class Optimizer:
         return tensors
 
     @torch.no_grad()
-    def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Restore what `state` returned, on any number of processes."""
         flat = self.flat
         flat.values.copy_(flat.take(tensors[MASTER]))
@@ -166,7 +163,7 @@ class Optimizer:
             state["step"].copy_(tensors["0.step"])
 
 
-def all_finite(values: torch.Tensor) -> bool:
+def all_finite(values: Tensor) -> bool:
     """Return whether no value is infinite or NaN. Their sum says so at once, unless it overflows itself."""
     return math.isfinite(float(values.sum())) or bool(values.isfinite().all())
 

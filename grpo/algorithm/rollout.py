@@ -24,14 +24,6 @@ def untimed(name: str) -> AbstractContextManager:
     return nullcontext()
 
 
-@dataclass(frozen=True)
-class Sampled:
-    """The groups of a step."""
-
-    groups: list[Group]  # to train on
-    generated: list[Group]  # all of them, also those that dynamic sampling drops
-
-
 @dataclass(kw_only=True, eq=False)
 class Rollout:
     """Sample the groups of each step, and have them graded.
@@ -55,16 +47,18 @@ class Rollout:
     phase: Phase = untimed
     reset: Reset = lambda prompts, num_generations, seeds: prompts
 
-    def sample(self, step: int) -> Sampled:
-        """Generate the groups of a step; grading starts as each completion ends."""
+    def sample(self, step: int) -> tuple[list[Group], list[Group]]:
+        """Generate the groups of a step; grading starts as each completion ends.
+
+        Returns those to train on, and all of them, also those that dynamic sampling drops.
+        """
         settings = self.settings
         if settings.dynamic_sampling:
             attempts, wanted = settings.dynamic_sampling_max_rollouts, settings.groups_per_replica
             generate = partial(self.generate, step)  # takes the number of the attempt
-            groups, generated = variants.sample_mixed(generate, self.wait, wanted, attempts, self.ranks)
-            return Sampled(groups, generated)
+            return variants.sample_mixed(generate, self.wait, wanted, attempts, self.ranks)
         groups = self.generate(step)
-        return Sampled(groups, groups)
+        return groups, groups
 
     def generate(self, step: int, attempt: int = 0) -> list[Group]:
         """Generate num_generations completions for each of this replica's next prompts.

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from grpo.base.storage import Json
 
 if TYPE_CHECKING:
-    import torch  # it takes seconds, and what reads only the configuration needs no tensors
+    from torch import Tensor  # it takes seconds, and what reads only the configuration needs no tensors
 
 
 FinishReason = Literal["stop", "length", "tool"]  # tool: one was called, and gave no result
@@ -234,17 +234,9 @@ class Completion:
     old_logps: list[float] = field(default_factory=list)  # under the policy that sampled; empty while that is trained
 
     @classmethod
-    def given(
-        cls,
-        ids: list[int],
-        finish_reason: FinishReason,
-        text: str = "",
-        advantage: float | None = None,
-        loss_weight: float = 0.0,
-    ) -> Completion:
-        """Make a completion that was not sampled, whose log-probs and cuts mean nothing."""
-        logps, cuts = [0.0] * len(ids), [NO_CUT] * len(ids)
-        return cls(ids, logps, cuts, finish_reason, text, advantage=advantage, loss_weight=loss_weight)
+    def given(cls, ids: list[int], finish_reason: FinishReason, text: str = "", **more: Any) -> Completion:
+        """Make a completion that was not sampled, whose log-probs and cuts mean nothing. more: its other fields."""
+        return cls(ids, [0.0] * len(ids), [NO_CUT] * len(ids), finish_reason, text, **more)
 
     def drawn(self) -> Sequence[int]:
         """Return the places of the tokens that were drawn: all but those that tools have given.
@@ -358,13 +350,13 @@ class PackedTokens:
     number: int  # among the micro-batches of the step
     completions: list[Completion]
     layout: Layout
-    ids_T: torch.Tensor  # int64
-    positions_T: torch.Tensor  # int64, from 0 in each sequence
-    source_C: torch.Tensor  # int64, index into T
-    targets_C: torch.Tensor  # int64
-    cut_C: torch.Tensor | None  # float32, see Completion.cuts; None if no token has a cut
+    ids_T: Tensor  # int64
+    positions_T: Tensor  # int64, from 0 in each sequence
+    source_C: Tensor  # int64, index into T
+    targets_C: Tensor  # int64
+    cut_C: Tensor | None  # float32, see Completion.cuts; None if no token has a cut
 
-    def of_each(self, values_C: torch.Tensor) -> Iterator[tuple[Completion, list[float]]]:
+    def of_each(self, values_C: Tensor) -> Iterator[tuple[Completion, list[float]]]:
         """Yield each completion with one value per token, given those of trained tokens. The others get 0."""
         left = iter(values_C.tolist())
         for completion in self.completions:
@@ -381,9 +373,9 @@ class PackedBatch(PackedTokens):
     The loss is a plain weighted sum over C. Its floating-point fields are float32, or float64 in a float64 model.
     """
 
-    completion_C: torch.Tensor  # int64, index into N: which completion a trained token belongs to
-    weight_C: torch.Tensor  # Completion.loss_weight
-    advantage_C: torch.Tensor  # Completion.token_advantages
-    sampler_logp_C: torch.Tensor  # log-probs recorded while sampling
-    ref_logp_C: torch.Tensor | None  # under the frozen reference; None if beta is 0
-    old_logp_C: torch.Tensor | None  # under the policy that sampled; None if that is the policy itself
+    completion_C: Tensor  # int64, index into N: which completion a trained token belongs to
+    weight_C: Tensor  # Completion.loss_weight
+    advantage_C: Tensor  # Completion.token_advantages
+    sampler_logp_C: Tensor  # log-probs recorded while sampling
+    ref_logp_C: Tensor | None  # under the frozen reference; None if beta is 0
+    old_logp_C: Tensor | None  # under the policy that sampled; None if that is the policy itself

@@ -6,17 +6,18 @@ processes, and the variants of variants.py.
 The numbers of the equations are those of MATH.md; each stands on the line of code that computes it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
 import torch
+from torch import Tensor
 
 from grpo.algorithm import variants
 from grpo.algorithm.advantages import set_advantages
 from grpo.algorithm.credit import set_credit
-from grpo.algorithm.interfaces import Logprobs, Memory, Model, Peers, Settings
-from grpo.algorithm.loss import policy_loss
+from grpo.algorithm.interfaces import Memory, Model, Peers, Settings
+from grpo.algorithm.loss import Loss, policy_loss
 from grpo.algorithm.loss_weights import set_loss_weights, set_trained
 from grpo.algorithm.meter import TokenMeter
 from grpo.algorithm.optimizer import Optimizer, scheduled_rate
@@ -46,15 +47,15 @@ class Learned:
 class Learner:
     """A model under training: its passes over micro-batches, and its updates. Subclasses: `Grpo`; `Sft` of sft.py.
 
-    logprobs: computes those of a micro-batch. memory: how large micro-batches may be. device, loss_dtype: of a
-    micro-batch, and of what the loss computes with. total_steps: of the run, for the schedule of the
-    learning rate. step: how many of them are done. phase: makes a context manager from a name; the pass of the
-    reference runs in that of "time/reference".
+    logprobs: `batch_logprobs` of logprobs.py, which is passed in, since its import brings the engine. memory: how large
+    micro-batches may be. device, loss_dtype: of a micro-batch, and of what the loss computes with. total_steps: of the
+    run, for the schedule of the learning rate. step: how many of them are done. phase: makes a context manager from a
+    name; the pass of the reference runs in that of "time/reference".
     """
 
     settings: Settings
     model: Model
-    logprobs: Logprobs
+    logprobs: Callable[..., tuple[Tensor, Tensor]]
     optimizer: Optimizer
     memory: Memory
     replicas: Peers
@@ -68,6 +69,10 @@ class Learner:
         """Make a step."""
         raise NotImplementedError
 
+    def loss(self, batch: PackedBatch, logp_C: Tensor, entropy_C: Tensor, num_tokens: int) -> Loss:
+        """Compute the loss of a micro-batch, a scalar to minimise. num_tokens: that count in the complete step."""
+        raise NotImplementedError
+
     def make_batches(self, groups: Sequence[Group], max_tokens: int = 0) -> list[PackedBatch]:
         """Split the trained completions into micro-batches. Their loss weights are set already.
 
@@ -76,7 +81,7 @@ class Learner:
         split = split_into_micro_batches(groups, max_tokens or self.memory.budget.tokens)
         return [pack_batch(one, number, device=self.device, dtype=self.loss_dtype) for number, one in enumerate(split)]
 
-    def policy_logprobs(self, batch: PackedTokens) -> tuple[torch.Tensor, torch.Tensor]:
+    def policy_logprobs(self, batch: PackedTokens) -> tuple[Tensor, Tensor]:
         """Compute log-prob and entropy of every trained token under the policy, [C] each (Eq. 3).
 
         With dropout, every pass over a batch has the same masks, so that the ratio measures the policy's change alone.
@@ -86,6 +91,28 @@ class Learner:
             mode = replace(POLICY, dropout_seed=hash_seed(settings.seed, self.step, self.replicas.rank, batch.number))
         temperature, chunk, trains_entropy = settings.temperature, self.memory.budget.chunk, settings.entropy_coef > 0
         return self.logprobs(self.model, batch, mode, temperature, chunk, trains_entropy)  # Eq. 3
+
+    @torch.enable_grad()  # whatever a user's reward has left behind
+    def add_gradient(self, learned: Learned) -> list[tuple[PackedBatch, Tensor]]:
+        """Add the gradient of the step, one micro-batch after the other. Return them with their log-probs, [C].
+
+        After a try that ran out of memory it begins anew, with smaller micro-batches.
+        """
+        self.optimizer.discard_gradient()
+        meter = TokenMeter()
+        batches = self.make_batches(learned.groups)
+        passes = [(batch, self.train_batch(batch, meter, learned.num_tokens)) for batch in batches]
+        learned.meter.include(meter)
+        learned.micro_batches = len(batches)
+        return passes
+
+    def train_batch(self, batch: PackedBatch, meter: TokenMeter, num_tokens: int = 1) -> Tensor:
+        """Add the gradient of a micro-batch; return its log-probs, [C]. num_tokens: that count in the complete step."""
+        logp_C, entropy_C = self.policy_logprobs(batch)  # Eq. 3
+        loss, stats = self.loss(batch, logp_C, entropy_C, num_tokens)
+        self.optimizer.backward(loss)
+        meter.add(batch, loss, logp_C, entropy_C, stats)
+        return logp_C.detach()
 
     def update(self, learned: Learned, iteration: int = 0, is_empty: bool = False) -> None:
         """Sum the gradient over replicas, clip it, and apply it. A gradient that is not finite changes no weight.
@@ -117,9 +144,8 @@ class Grpo(Learner):
     def train_step(self) -> Learned:
         """Generate the answers of one step, and train on them."""
         settings = self.settings
-        sampled = self.rollout.sample(self.step)  # G completions per prompt; grading starts as each ends
-        groups = sampled.groups
-        totals = set_loss_weights(groups, settings, self.replicas)  # Eq. 8, over the complete step and all replicas
+        groups, generated = self.rollout.sample(self.step)  # G completions per prompt; grading starts as each ends
+        num_completions, num_tokens = set_loss_weights(groups, settings, self.replicas)  # Eq. 8, over all replicas
         self.memory.run(self.add_reference, groups)  # Eq. 3, while rewards are pending
 
         self.rollout.wait(groups)  # until every answer is graded; a reward of None: it could not be
@@ -129,43 +155,18 @@ class Grpo(Learner):
         set_advantages(groups, rewards, settings.scale_rewards, self.replicas)  # Eq. 1, 2
         set_trained(groups, settings)  # what has no gradient is not computed; with a KL term every token has one
 
-        learned = Learned(groups, sampled.generated, totals.tokens, shift)
+        learned = Learned(groups, generated, num_tokens, shift)
         for iteration in range(settings.num_iterations):
             passes = self.memory.run(self.add_gradient, learned)
             if iteration == 0 and settings.num_iterations > 1:  # until now the policy is the one that sampled
                 for batch, logp_C in passes:
                     for completion, logps in batch.of_each(logp_C):
                         completion.old_logps = logps
-            self.update(learned, iteration, is_empty=totals.completions == 0)
+            self.update(learned, iteration, is_empty=num_completions == 0)
         self.step += 1
         return learned
 
-    @torch.enable_grad()  # whatever a user's reward has left behind
-    def add_gradient(self, learned: Learned) -> list[tuple[PackedBatch, torch.Tensor]]:
-        """Add the gradient of the step, one micro-batch after the other. Return them with their log-probs, [C].
-
-        After a try that ran out of memory it begins anew, with smaller micro-batches.
-        """
-        self.optimizer.discard_gradient()
-        meter = TokenMeter()
-        batches = self.make_batches(learned.groups)
-        passes = [(batch, self.train_batch(batch, meter, learned.num_tokens)) for batch in batches]
-        learned.meter.include(meter)
-        learned.micro_batches = len(batches)
-        return passes
-
-    def train_batch(self, batch: PackedBatch, meter: TokenMeter, num_tokens: int = 1) -> torch.Tensor:
-        """Add the gradient of a micro-batch; return its log-probs, [C]. num_tokens: that count in the complete step."""
-        logp_C, entropy_C = self.policy_logprobs(batch)  # Eq. 3
-        loss, stats = self.loss(batch, logp_C, entropy_C, num_tokens)
-        self.optimizer.backward(loss)
-        meter.add(batch, loss, logp_C, entropy_C, stats)
-        return logp_C.detach()
-
-    def loss(
-        self, batch: PackedBatch, logp_C: torch.Tensor, entropy_C: torch.Tensor, num_tokens: int
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Compute the loss of a micro-batch, a scalar to minimise, and what `policy_loss` says of its tokens."""
+    def loss(self, batch: PackedBatch, logp_C: Tensor, entropy_C: Tensor, num_tokens: int) -> Loss:
         loss, stats = policy_loss(batch, logp_C, self.settings)  # Eq. 4 to 7, 9 to 11, 21
         if self.settings.entropy_coef:
             loss = loss - variants.entropy_bonus(entropy_C, self.settings.entropy_coef, num_tokens)  # Eq. 22

@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
+from torch import Tensor
 
 from grpo.algorithm.advantages import group_advantages
 from grpo.algorithm.interfaces import Peers
@@ -27,7 +28,7 @@ from grpo.algorithm.schema import Completion, Group
 # --- GSPO: the ratio of a sequence (2507.18071) ----------------------------------------------------------------------
 
 
-def sequence_log_ratio(log_ratio_C: torch.Tensor, completion_C: torch.Tensor) -> torch.Tensor:
+def sequence_log_ratio(log_ratio_C: Tensor, completion_C: Tensor) -> Tensor:
     """Give each token the mean log-ratio over the tokens of its completion (Eq. 9)."""
     counts_N = completion_C.bincount()
     zeros_N = log_ratio_C.new_zeros(len(counts_N))
@@ -39,7 +40,7 @@ def sequence_log_ratio(log_ratio_C: torch.Tensor, completion_C: torch.Tensor) ->
 # --- Two-sided clipping (2505.07291) ---------------------------------------------------------------------------------
 
 
-def two_sided(ratio_C: torch.Tensor, delta: float) -> torch.Tensor:
+def two_sided(ratio_C: Tensor, delta: float) -> Tensor:
     """Bound the ratio also where the advantage is negative, where Eq. 5 does not (Eq. 10)."""
     return ratio_C.clamp(max=delta)  # Eq. 10
 
@@ -47,7 +48,7 @@ def two_sided(ratio_C: torch.Tensor, delta: float) -> torch.Tensor:
 # --- CISPO: the clipped ratio weighs the log-prob (2506.13585) -------------------------------------------------------
 
 
-def cispo(ratio_C: torch.Tensor, cap: float, advantage_C: torch.Tensor, logp_C: torch.Tensor) -> torch.Tensor:
+def cispo(ratio_C: Tensor, cap: float, advantage_C: Tensor, logp_C: Tensor) -> Tensor:
     """Return min(ρ, cap) Â ℓ, which takes the place of Eq. 5 (Eq. 21). The weight is a constant.
 
     So every token keeps a gradient. Eq. 5 has none where the ratio is clipped: at rare tokens that an answer turns on.
@@ -58,7 +59,7 @@ def cispo(ratio_C: torch.Tensor, cap: float, advantage_C: torch.Tensor, logp_C: 
 # --- An entropy bonus ------------------------------------------------------------------------------------------------
 
 
-def entropy_bonus(entropy_C: torch.Tensor, coefficient: float, num_tokens: int) -> torch.Tensor:
+def entropy_bonus(entropy_C: Tensor, coefficient: float, num_tokens: int) -> Tensor:
     """Return a micro-batch's part of what the loss is lowered by, so that the policy stays open (Eq. 22).
 
     num_tokens: of the complete step, over all replicas. It is a mean over them whatever the loss type is, as in TRL.
@@ -66,7 +67,7 @@ def entropy_bonus(entropy_C: torch.Tensor, coefficient: float, num_tokens: int) 
     return coefficient / num_tokens * entropy_C.sum()  # Eq. 22
 
 
-def entropy_slope(slope_XV: torch.Tensor, entropy_X: torch.Tensor) -> torch.Tensor:
+def entropy_slope(slope_XV: Tensor, entropy_X: Tensor) -> Tensor:
     """Return dH/dz = -p (log p + H) [X, V], given onehot - p, and the entropy H of each row. Shards give their part."""
     minus_p_XV = torch.where(slope_XV > 0, slope_XV - 1, slope_XV).to(entropy_X.dtype)  # only the target's is positive
     p_log_p_XV = torch.xlogy(-minus_p_XV, -minus_p_XV)
@@ -76,7 +77,7 @@ def entropy_slope(slope_XV: torch.Tensor, entropy_X: torch.Tensor) -> torch.Tens
 # --- Truncated importance sampling, for a sampler whose log-probs differ ---------------------------------------------
 
 
-def sampler_weight(log_ratio_C: torch.Tensor, cap: float) -> torch.Tensor:
+def sampler_weight(log_ratio_C: Tensor, cap: float) -> Tensor:
     """Return min(π_train / π_sampler, cap), a constant: it weighs tokens without adding a gradient (Eq. 11)."""
     weight_C = log_ratio_C.exp().clamp(max=cap)  # Eq. 11
     return weight_C.detach()

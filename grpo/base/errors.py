@@ -45,11 +45,8 @@ class UserError(Exception):
     """
 
     def __init__(self, what: str, why: str = "", fix: str = "", exit_code: int = CONFIG):
-        what, why, fix = map(redact, (what, why, fix))  # a traceback shows them, too
-        super().__init__(what)
-        self.what = what
-        self.why = why
-        self.fix = fix
+        self.what, self.why, self.fix = map(redact, (what, why, fix))  # a traceback shows them, too
+        super().__init__(self.what)
         self.exit_code = exit_code
 
     def __str__(self) -> str:
@@ -132,8 +129,12 @@ def as_user_error(error: BaseException) -> UserError:
         return error
     what = f"{type(error).__name__}: {error}".strip()
     if is_storage_error(error):
-        fix = "free some space; continue a run with resume_from_checkpoint=true"
-        return UserError("cannot write to the disk", what, fix, STORAGE)
+        return UserError(
+            "cannot write to the disk",
+            what,
+            "free some space; continue a run with resume_from_checkpoint=true",
+            STORAGE,
+        )
     if is_out_of_memory(error):
         return UserError(
             "out of memory",

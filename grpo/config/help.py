@@ -1,11 +1,10 @@
 """What -h shows of the keys: their defaults, meanings and bounds."""
 
-import ast
 import inspect
+import re
 import textwrap
 from dataclasses import Field, fields
 from functools import cache
-from itertools import pairwise
 
 import yaml
 
@@ -13,19 +12,16 @@ from grpo.config.options import keys_that
 from grpo.config.values import describe_limits
 
 COLUMN, WIDTH = 42, 120  # where meanings begin and end
+_DECLARATION = re.compile(r'^    (\w+): [^=]+ = key\(.*?\)\n    """(.*?)"""', re.DOTALL | re.MULTILINE)
 
 
 @cache
 def meanings(kind: type) -> dict[str, str]:
     """Return what each key of a stage means: the text under its declaration."""
-    texts = {}
+    texts: dict[str, str] = {}
     for group in kind.__mro__[1:-1]:
-        (declared,) = ast.parse(inspect.getsource(group)).body
-        assert isinstance(declared, ast.ClassDef)
-        for declaration, text in pairwise(declared.body):
-            if isinstance(declaration, ast.AnnAssign) and isinstance(text, ast.Expr):
-                texts[ast.unparse(declaration.target)] = " ".join(ast.literal_eval(text.value).split())
-    return texts
+        texts |= _DECLARATION.findall(inspect.getsource(group))
+    return {name: " ".join(text.split()) for name, text in texts.items()}
 
 
 def describe_keys(kind: type) -> str:

@@ -175,8 +175,9 @@ class Reader:
         self.read_text(text, (*chain, path))
 
     def read_text(self, text: str, chain: tuple[Path, ...]) -> None:
-        """Read a text of YAML. chain: the files that are based on each other, its own last."""
+        """Read a text of YAML, its base first. chain: the files that are based on each other, its own last."""
         source = str(chain[-1])
+        entries: list[Entry] = []
         try:
             root = yaml.compose(text, Loader=PlainLoader)
             if root is not None and not isinstance(root, yaml.MappingNode):
@@ -186,11 +187,6 @@ class Reader:
             mark = getattr(error, "problem_mark", None)
             where = f"{source}:{mark.line + 1}" if mark else source
             self._tear(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}")
-        else:
-            self._read_all(entries, chain)
-
-    def _read_all(self, entries: Sequence[Entry], chain: tuple[Path, ...]) -> None:
-        """Read the entries of a file, those of its base first."""
         bases = [entry for entry in entries if entry.name == "base"]
         try:
             if bases:
@@ -215,13 +211,12 @@ class Reader:
         word = str(BOOLEANS.get(word, word)).lower()  # yes is true
         ours, value = self._in_our_words(name, word, entry.value)
         if option := OPTION.fullmatch(entry.name):
-            self._set_option(entry, option[1] or option[2])
+            self._set(entry, OPTIONS, f"{{{option[1] or option[2]}: {'null' if entry.value is None else entry.value}}}")
         elif ours in self.keys:
             self._set(entry, ours, value)
         elif refused := find_match(REFUSED, name):
             if word and word not in HARMLESS.get(refused, NEUTRAL).split():
-                problem = f"{name}: {entry.value} is not available here: {REFUSED[refused]}"
-                self.problems.append(f"{entry.where}: {problem}")
+                self.problems.append(f"{entry.where}: {name}: {entry.value} is not available here: {REFUSED[refused]}")
         elif ignored := find_match(IGNORED, name):
             self._note_unused(IGNORED[ignored], name, entry)
         elif name not in SWITCH_NAMES and not (name in SECTIONS and entry.value is None):  # `bf16: false` says nothing
@@ -239,16 +234,6 @@ class Reader:
     def _note_unused(self, instead: str, name: str, entry: Entry) -> None:
         self.unused.setdefault(instead, {}).setdefault(name, entry)
 
-    def _set_option(self, entry: Entry, option: str) -> None:
-        """Set one value of chat_template_kwargs, and leave the others."""
-        value = "null" if entry.value is None else entry.value
-        try:
-            given = coerce(expand_variables(f"{{{option}: {value}}}"), dict)
-        except ValueError as error:
-            self.problems.append(f"{entry.where}: {entry.name}: {error}")
-        else:
-            self.values[OPTIONS] = {**(self.values.get(OPTIONS) or {}), **given}
-
     def _set(self, entry: Entry, name: str, written: Written) -> None:
         """Set a key to a value, or report why that is a mistake."""
         hint = self.hints[name]
@@ -265,6 +250,9 @@ class Reader:
             advice = "; write how many steps, not a share of them" if name.endswith("_steps") else ""
             self.problems.append(f"{entry.where}: {entry.name}: {error}{advice}")
             self.doubtful.add(name)
+            return
+        if value is not None and OPTION.fullmatch(entry.name):  # one of them; the others stay
+            self.values[OPTIONS] = {**(self.values.get(OPTIONS) or {}), **value}
             return
         before = self.set_by.get(name)
         if before and before.source == entry.source != COMMAND_LINE:

@@ -53,30 +53,26 @@ for _ in range(3):  # ${A:-${B:-${C:-d}}}
 _VARIABLE = re.compile(rf"\$\{{([A-Za-z_][A-Za-z0-9_]*)(?::-({_DEFAULT}))?\}}")
 
 
-def as_written(node: yaml.Node) -> Written:
-    """Return the value of a YAML node. YAMLError if it has a tag that would run something, or is unknown."""
+def as_written(node: yaml.Node, is_typed: bool = False) -> Any:
+    """Return the value of a YAML node. is_typed: with YAML's types, as the values in a mapping have them.
+
+    YAMLError if it has a tag that would run something or is unknown, or a key twice, of which YAML would take the last.
+    """
     if node.tag not in yaml.SafeLoader.yaml_constructors:
-        raise yaml.constructor.ConstructorError(None, None, f"there is no tag {node.tag}", node.start_mark)
+        raise yaml.MarkedYAMLError(None, None, f"there is no tag {node.tag}", node.start_mark)
     if isinstance(node, yaml.MappingNode):
-        _check_keys(node)
-        return yaml.SafeLoader("").construct_object(node, deep=True)
+        values: Values = {}
+        for key, value in node.value:
+            if key.value in values:
+                raise yaml.MarkedYAMLError(None, None, f"{key.value} is there twice", node.start_mark)
+            values[key.value] = as_written(value, is_typed=True)
+        return values
     if isinstance(node, yaml.SequenceNode):
-        return [as_written(item) for item in node.value]
+        return [as_written(item, is_typed) for item in node.value]
+    if is_typed:
+        return yaml.SafeLoader("").construct_object(node)
     is_null = node.style is None and node.value in ("", *NULLS)
     return None if is_null else node.value
-
-
-def _check_keys(node: yaml.Node) -> None:
-    """Raise YAMLError if a mapping in a node has a key twice, of which YAML would take the last."""
-    if isinstance(node, yaml.MappingNode):
-        names = [key.value for key, _ in node.value]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]} is there twice", node.start_mark)
-        for _, value in node.value:
-            _check_keys(value)
-    elif isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            _check_keys(item)
 
 
 def expand_variables(value: Written) -> Written:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from grpo.algorithm.schema import Prompt
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.text import did_you_mean
-from grpo.config.options import SftConfig, TrainConfig
+from grpo.config.options import AnyConfig, TrainConfig
 from grpo.data.count import DAMAGED, WITH_MEDIA, RowCount, has_media, is_empty
 from grpo.data.files import BadRows, noting, shown
 from grpo.data.messages import is_damaged
@@ -156,8 +156,9 @@ def prepare_rewards(
     questions: those to grade; by default those to train on. peers: processes that share the grades (rewards/scorer.py).
     """
     config = data.config
-    rewards = build_rewards(config.reward_funcs, asdict(config), data.objects.rewards)
-    scorer = Scorer(rewards, config.reward_weights, peers)
+    scorer = Scorer(
+        build_rewards(config.reward_funcs, asdict(config), data.objects.rewards), config.reward_weights, peers
+    )
     try:
         rows, _ = data.load(questions or Questions.to_train(config), scorer.rewards)
         scorer.prepare([row.columns for row in rows], say)
@@ -177,8 +178,7 @@ def held_out_scorer(data: QuestionData, scorer: Scorer, peers: Peers | None = No
     if not questions:
         return scorer
     if config.eval_reward_funcs:
-        rewards = build_rewards(config.eval_reward_funcs, asdict(config), data.objects.rewards)
-        scorer = Scorer(rewards, peers=peers)
+        scorer = Scorer(build_rewards(config.eval_reward_funcs, asdict(config), data.objects.rewards), peers=peers)
     data.load(questions, scorer.rewards)
     return scorer
 
@@ -235,7 +235,7 @@ def longest_sequence(data: QuestionData, policy: "Policy", prompts: Sequence[Pro
     return longest + config.max_completion_length
 
 
-def num_steps(config: TrainConfig | SftConfig, num_rows: int, rows_per_step: int) -> int:
+def num_steps(config: AnyConfig, num_rows: int, rows_per_step: int) -> int:
     """Return the number of steps of a run over `num_rows` rows of data. rows_per_step: over all ranks."""
     if config.max_steps > 0:
         return config.max_steps

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.storage import Json, read_json
+from grpo.config.options import SftConfig
 from grpo.data.files import BadRows, noting, read_records
 from grpo.data.hub import fetch_data
 
@@ -61,16 +62,18 @@ class ConversationFile:
         return record | {"conversations": messages, "system": record.get(columns.get("system"))}
 
 
-def find_sources(name: str, split: str, folder: str | None) -> list[ConversationFile]:
-    """Return the files that `name` stands for: a file, a hub id, or registered names, separated by commas.
+def find_sources(config: SftConfig) -> list[ConversationFile]:
+    """Return the files that stage 1 reads: a file, one of the hub, or registered ones, whose names commas separate.
 
-    folder: that of dataset_info.json; None: DEFAULT_FOLDER, if it holds one. UserError (exit 3) if nothing is found.
+    They are registered in the dataset_info.json of dataset_dir; without that key, of DEFAULT_FOLDER, if it holds one.
+    UserError (exit 3) if nothing is found.
     """
+    name, folder = config.dataset_id_or_path, config.dataset_dir
     path = Path(folder or DEFAULT_FOLDER) / REGISTRY_FILE
     registry = _read_registry(path) if folder or path.is_file() else {}
     names = [part.strip() for part in name.split(",")]
     if Path(name).exists() or (folder is None and not set(names) & set(registry)):
-        path = fetch_data(name, split, "; a name in dataset_info.json needs its folder as dataset_dir")
+        path = fetch_data(name, config.dataset_split, "; a name in dataset_info.json needs its folder as dataset_dir")
         return [ConversationFile(path, {})]
     missing = [part for part in names if part not in registry]
     if missing:

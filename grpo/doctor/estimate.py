@@ -4,7 +4,7 @@ The time is that of a small first step, made in memory by the run's own code, an
 of the complete step count as long as they may become, so it is an upper bound where they end early.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from statistics import fmean
 
@@ -29,16 +29,11 @@ PHASES = {"time/generate": "generating", "time/reference": "reference", "time/tr
 NO_REWARD = Reward("nothing", lambda text, row: Score(0.0))
 
 
-@dataclass(frozen=True)
-class StepTime:
-    """The seconds of a complete step by phase, and what was measured."""
+def time_step(trainer: GrpoTrainer | SftTrainer) -> tuple[dict[str, float], str]:
+    """Make a small first step of a run twice, and scale the second one up.
 
-    phases: dict[str, float]
-    measured: str
-
-
-def time_step(trainer: GrpoTrainer | SftTrainer) -> StepTime:
-    """Make a small first step of a run twice; return the times of a complete one, scaled up from the second."""
+    Returns the seconds of a complete step by phase, and what was measured.
+    """
     config = trainer.config
     rows = trainer.training_data.rows
     if isinstance(config, SftConfig):
@@ -64,7 +59,7 @@ def time_step(trainer: GrpoTrainer | SftTrainer) -> StepTime:
     scale = tokens / sum(map(num_packed, groups))
     scales = {"time/generate": longest / made}  # it takes as many passes as the longest answer has tokens
     phases = {name: times[phase] * scales.get(phase, scale) for phase, name in PHASES.items() if times[phase]}
-    return StepTime(phases, f"{measured}, scaled up by tokens{busy}")
+    return phases, f"{measured}, scaled up by tokens{busy}"
 
 
 def num_packed(group: Group) -> int:
@@ -143,10 +138,9 @@ def evaluations_of(case: Case) -> int:
 def duration(case: Case) -> str:
     """Estimate the time of a run from a step that is made here, and from the latency of services."""
     trainer, case.trainer = need(case.trainer, "the sample"), None
-    step = time_step(trainer)
+    phases, measured = time_step(trainer)
     number = steps_of(case)
-    phases = dict(step.phases)
-    notes = [step.measured]
+    notes = [measured]
     if isinstance(case.config, TrainConfig):
         for name, checkup in asked(case).items():
             in_turn = ceil(case.config.completions_per_replica / case.config.api_max_concurrency)
@@ -174,10 +168,10 @@ def stage1_duration(case: Case) -> str:
     config = case.start
     number = num_steps(config, need(case.num_examples, "the data of stage 1"), config.completions_per_replica)
     check_room(case)
-    step = time_step(SftTrainer(config, SilentRun(config)))
-    seconds = sum(step.phases.values())
+    phases, measured = time_step(SftTrainer(config, SilentRun(config)))
+    seconds = sum(phases.values())
     total = show_duration(number * seconds)
-    return f"{seconds:,.2f} s a step; {number:,} steps take {total}; measured here: {step.measured}"
+    return f"{seconds:,.2f} s a step; {number:,} steps take {total}; measured here: {measured}"
 
 
 def asked(case: Case) -> dict[str, Checkup]:

@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
-from grpo.algorithm.schema import Completion, Group, Prompt, hash_seed
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import Questions, load_prompts, longest_sequence
@@ -15,14 +15,15 @@ from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model import memory
 from grpo.engine.model.adapter import load_adapter
 from grpo.engine.model.weights import load_decoder
-from grpo.engine.sampling.sampler import Sampler, check_finite
+from grpo.engine.sampling.sampler import Sampler
+from grpo.evaluation.answers import generate_groups
 from grpo.policy import find_folders
 from grpo.run.case import Case, Check, NotChecked, need, share_of, sketch_reference
-from grpo.run.start import MAX_SHOWN, conversations, need_written, services_used
+from grpo.run.start import conversations, need_written, services_used
 from grpo.sft import load_examples
 from knowledge.store.base import KnowledgeBase
 from rewards.audit import audit
-from rewards.knowrl.fact_checker import LOWEST_COVERAGE, joined_titles
+from rewards.knowrl.fact_checker import say_coverage
 from rewards.scorer import Scorer
 from rewards.services import SERVICES, knowledge_base_path
 
@@ -101,15 +102,10 @@ def titles(case: Case) -> str:
     """Look up all titles of the data."""
     rows = need(case.rows.get("train"), "the data")
     need(case.checkups.get("knowledge base"), "the knowledge base")
+    said: list[str] = []
     with KnowledgeBase(knowledge_base_path(case.options)) as base:
-        may_guess = case.config.missing_title_policy == "search"
-        found = base.coverage([joined_titles(row.columns.get("title")) for row in rows], may_guess)
-    text = str(found)
-    if found.missing:
-        text += f", such as {', '.join(found.missing[:MAX_SHOWN])}"
-    if found.found < LOWEST_COVERAGE:
-        text = f"warning: missing_title_policy is {case.config.missing_title_policy}; {text}"
-    return text
+        say_coverage(base, [row.columns for row in rows], case.options, said.append)
+    return "; ".join(said)
 
 
 def short_audit(case: Case) -> str:
@@ -149,25 +145,16 @@ def memory_plan(case: Case) -> str:
 
 
 def sample(case: Case) -> str:
-    """Load the weights, and generate a few tokens."""
+    """Load the weights, generate a few tokens, and grade them with the user's own functions."""
     first = need(case.prompts, "the prompts")[0]
     check_room(case)
     case.trainer = load_trainer(case)
     policy = case.trainer.policy
     sampling = SamplingParams(SAMPLE_TOKENS, temperature=0.0)
-    sampler = Sampler(policy.model, policy.eos_ids, 1)
-    ((completion,),) = sampler.sample([first.ids], 1, sampling, [hash_seed(0)])
-    check_finite(*completion.logps)
-    completion.text = policy.decode(completion.ids)
-    return "; ".join([f"{len(completion.ids)} tokens: {completion.text!r}", *_graded(case, first, completion)])
-
-
-def _graded(case: Case, prompt: Prompt, completion: Completion) -> Iterator[str]:
-    """Grade a completion with the user's own functions, and yield what each gives. UserError if it is no number."""
-    scorer = Scorer(case.functions)
-    try:
-        scorer.grade([Group(prompt, [completion])])
+    groups = generate_groups(policy, Sampler(policy.model, policy.eos_ids, 1), [first], 1, sampling, seed=0)
+    with closing(Scorer(case.functions)) as scorer:  # the user's own functions, which may give what is no number
+        scorer.grade(groups)
         scorer.check_numbers()
-    finally:
-        scorer.close()
-    yield from (f"{name} gives {score.value}" for name, score in completion.scores.items())
+    (completion,) = groups[0].completions
+    found = [f"{name} gives {score.value}" for name, score in completion.scores.items()]
+    return "; ".join([f"{len(completion.ids)} tokens: {completion.text!r}", *found])

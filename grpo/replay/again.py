@@ -162,8 +162,8 @@ def replay(path: str | Path, step: int, row: int | None = None, overrides: Seque
     with ExitStack() as ending:
         ending.callback(run.bring_back)
         ending.callback(scorer.close)
-        make_learner = partial(Observer, number=step, row=row)
-        trainer = GrpoTrainer(config, run, scorer, data, make_learner)
+        kind = partial(Observer, number=step, row=row)
+        trainer = GrpoTrainer(config, run, scorer, data, kind)
         if trainer.tools:
             ending.callback(trainer.tools.close)
         if config.resume_from_checkpoint:

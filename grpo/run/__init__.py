@@ -9,7 +9,7 @@ Read in this order:
 - provenance.py: what a run is made from, and what of it may change when it resumes;
 - metrics.py: the numbers of a step; log.py: where they go, with trackers.py; messages.py: what the user is told;
 - diagnosis/: what the numbers of a run say;
-- stage1.py: the stage 1 that a configuration of stage 2 names, and when it is used again; form.py: the one that a model
+- stage1.py: the stage 1 that a configuration of stage 2 names, and when it is used again; and the one that a model
   writes for itself;
 - saved.py: the models that runs have written, read back.
 

@@ -171,7 +171,7 @@ def sketch_reference(case: Case) -> Decoder | None:
     return make_decoder(decoder.config, replace(decoder.build, train_weights=False))
 
 
-def kept(case: Case) -> memory.Account:
+def account_of(case: Case) -> memory.Account:
     """Count what model and optimizer take in each process, once they are loaded."""
     loaded = memory.Loaded(share_of(case), sketch_reference(case), replicas_of(case.config))
     return loaded.account()

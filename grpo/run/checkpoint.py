@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
+from torch import Tensor
 
 from grpo.algorithm.optimizer import MASTER, all_finite
 from grpo.base import folders
@@ -153,17 +154,17 @@ def restore_random_state(state: Json) -> None:
         torch.cuda.set_rng_state(_from_hex(state["cuda"]))
 
 
-def _to_hex(state: torch.Tensor) -> str:
+def _to_hex(state: Tensor) -> str:
     return state.numpy().tobytes().hex()
 
 
-def _from_hex(text: str) -> torch.Tensor:
+def _from_hex(text: str) -> Tensor:
     return torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)
 
 
 def write_state(
     folder: Path,
-    tensors: dict[str, torch.Tensor],
+    tensors: dict[str, Tensor],
     counters: Json,
     random_states: Sequence[Json] = (),
 ) -> None:
@@ -175,7 +176,7 @@ def write_state(
     (folder / COUNTERS_FILE).write_text(text + "\n", encoding="utf-8")
 
 
-def read_state(folder: Path, rank: int = 0) -> tuple[dict[str, torch.Tensor], Json]:
+def read_state(folder: Path, rank: int = 0) -> tuple[dict[str, Tensor], Json]:
     """Return the tensors and counters of a checkpoint, and restore the random generators of this replica."""
     with explained(Exception, f"the checkpoint {folder} cannot be read", "use an older one", STORAGE):
         tensors = load_file(folder / STATE_FILE)
@@ -209,8 +210,12 @@ def find_checkpoint(run_dir: Path, wanted: bool | str) -> tuple[Path | None, lis
     if isinstance(wanted, str):
         named = Path(wanted)
         if problem := problem_with(named):
-            fix = "name another one, or use resume_from_checkpoint=true"
-            raise UserError(f"{named} is not a valid checkpoint", problem, fix, STORAGE)
+            raise UserError(
+                f"{named} is not a valid checkpoint",
+                problem,
+                "name another one, or use resume_from_checkpoint=true",
+                STORAGE,
+            )
         if is_own(named, run_dir) and named.resolve() != saved[0].resolve():
             raise UserError(
                 f"{named} is not the newest checkpoint of its run",

@@ -4,16 +4,15 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from tqdm import tqdm
 
 from grpo.algorithm.schema import Call, Completion, Group, Prompt
-from grpo.base.storage import Json, failpoint, write_atomically, write_lines
+from grpo.base.storage import Json, failpoint, write_lines
 from grpo.config.options import AnyConfig
 from grpo.run.diagnosis.glossary import Metrics, check_names
-from grpo.run.diagnosis.record import METRICS_FILE
+from grpo.run.diagnosis.record import METRICS_FILE, read_lines
 from grpo.run.messages import USUAL_COLUMNS, tell, tolerated
 from grpo.run.metrics import Window
 from grpo.run.trackers import Tracker, open_tracker
@@ -224,15 +223,13 @@ def _keep_lines(path: Path, first_step: int, is_over: bool) -> None:
     A run that begins at step 0 writes all lines again, even those of step 0; a finished run, only its last evaluation.
     Lines that cannot be read go, too.
     """
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() and first_step else []
     kept = []
-    for line in lines:
-        with suppress(ValueError, KeyError, TypeError, RecursionError):
-            metrics = json.loads(line)
-            is_repeated = is_over and metrics["step"] == first_step and "step_time" not in metrics
-            if metrics["step"] <= first_step and not is_repeated:
-                kept.append(line + "\n")
-    write_atomically(path, "".join(kept))
+    for metrics in read_lines(path) if first_step else ():
+        step = metrics.get("step")
+        is_repeated = is_over and step == first_step and "step_time" not in metrics
+        if isinstance(step, int) and step <= first_step and not is_repeated:
+            kept.append(metrics)
+    write_lines(path, kept)
 
 
 def _append(path: Path, line: str) -> None:

@@ -47,13 +47,9 @@ def environment(config: AnyConfig) -> dict[str, str]:
 def program() -> dict[str, str]:
     """Return the versions of Python, of this program with its source, and of the libraries."""
     root = Path(grpo.__file__).parents[1]
-    files = []
-    for package in PACKAGES:
-        for path in sorted((root / package).rglob("*.*")):
-            if path.suffix in (".py", ".c"):
-                name = str(path.relative_to(root))
-                files.append([name, path.read_text(encoding="utf-8")])
-    source = digest(files)[:12]
+    paths = [path for package in PACKAGES for path in sorted((root / package).rglob("*.*"))]
+    paths = [path for path in paths if path.suffix in (".py", ".c")]
+    source = digest([str(path.relative_to(root)), path.read_text(encoding="utf-8")] for path in paths)[:12]
     found = {"Python": sys.version.split()[0], "grpo": f"{grpo.__version__}, source {source}"}
     return found | {library: version(library) for library in LIBRARIES}
 
@@ -72,12 +68,8 @@ def machine(device: torch.device) -> dict[str, str]:
 
 def inputs_of(policy: Policy, data_hash: str, config: AnyConfig) -> dict[str, str]:
     """Return a hash of each input of a run, by the names that `allow_changes` knows; a file's name may follow them."""
-    weights: list[Path] = []
-    adapters: list[Path] = []
-    for folder in policy.folders:
-        weights += sorted(folder.glob("*.safetensors"))
-        adapters += folder.glob("adapter_config.json")
-    hashes = map(file_hash, weights + adapters)
+    patterns = ("*.safetensors", "adapter_config.json")
+    hashes = [file_hash(path) for one in patterns for folder in policy.folders for path in sorted(folder.glob(one))]
     tokenizer = policy.tokenizer
     backend = getattr(tokenizer, "backend_tokenizer", None)  # a slow tokenizer has none
     definition = backend.to_str() if backend else sorted(tokenizer.get_vocab().items())
@@ -129,13 +121,8 @@ def file_hash(path: Path) -> str:
 
 def differences(before: Mapping[str, object], now: Mapping[str, object]) -> dict[str, tuple[object, object]]:
     """Return what differs between two mappings: name -> value before, value now."""
-    changes = {}
-    for name in sorted({*before, *now}):
-        old = before.get(name)
-        new = now.get(name)
-        if old != new:
-            changes[name] = old, new
-    return changes
+    names = sorted({*before, *now})
+    return {name: (before.get(name), now.get(name)) for name in names if before.get(name) != now.get(name)}
 
 
 def hidden_values(config: AnyConfig) -> dict[str, str]:

@@ -162,15 +162,10 @@ class Run(Generic[Stage]):
         self.debug.write("INFO", text)
         tell(text)
 
-    def begin(self, **changes: object) -> None:
-        """Take the place of the run that is overwritten, if there is one; note changes in run_state.json."""
+    def note(self, **changes: object) -> None:
+        """Note changes in run_state.json, and take the place of the run that is overwritten, if there is one."""
         if self.dir is not None:
             self.dir.begin()
-            self.dir.update(**changes)
-
-    def record(self, **changes: object) -> None:
-        """Note changes in run_state.json."""
-        if self.dir is not None:
             self.dir.update(**changes)
 
     def start_log(self, total_steps: int, first_step: int) -> None:

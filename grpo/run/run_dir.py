@@ -119,12 +119,11 @@ class RunDir:
             if is_new_lock:
                 (self.path / ".lock").unlink()  # a refused directory stays as it was
             raise
-        is_replacing = overwrite and not resume
-        self.replaces = is_replacing and _has_begun(self.path, own_entries(self.path))  # the run there, when it begins
+        # Whether the run that is there will be replaced, when this one begins.
+        self.replaces = overwrite and not resume and _has_begun(self.path, own_entries(self.path))
         earlier = read_mapping(self.path / STATE_FILE) if resume else {}
-        known_id = _id_of(self.path) if resume else ""
         self.state = {
-            "id": known_id or uuid.uuid4().hex[:21],  # for trackers; swanlab wants 21 characters
+            "id": (resume and _id_of(self.path)) or uuid.uuid4().hex[:21],  # for trackers; swanlab wants 21 characters
             "status": "running",
             "exit_code": None,
             "reason": "",

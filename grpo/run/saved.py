@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from grpo.algorithm.optimizer import Optimizer
+from grpo.algorithm.optimizer import MASTER
 from grpo.base.errors import PREFLIGHT, STORAGE, UserError
 from grpo.base.storage import read_mapping
 from grpo.config.load import keys_of, load_config
@@ -131,8 +131,9 @@ def load_saved(saved: SavedModel, config: TrainConfig, device: torch.device) -> 
         made_with = replace(made_with, **{name: getattr(config, name) for name in TOKENIZER})
         made_with = replace(made_with, tokenizer_name_or_path=made_with.tokenizer_name_or_path or saved.name)
     policy = load_policy(made_with, device)
-    master_weights, _ = checkpoint.read_state(folder)
-    Optimizer(FlatParameters(policy.model.parameters()), (0.9, 0.999), 1e-8, 0.0).load_state(master_weights)
+    state, _ = checkpoint.read_state(folder)
+    flat = FlatParameters(policy.model.parameters())
+    flat.values.copy_(flat.take(state[MASTER]))
     policy.model.refresh()
     return policy
 

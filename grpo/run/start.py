@@ -36,8 +36,8 @@ from grpo.run.case import (
     Case,
     Check,
     NotChecked,
+    account_of,
     draft,
-    kept,
     lacks_a_gpu,
     need,
     num_weights,
@@ -157,24 +157,31 @@ def _check_inputs_stay(config: AnyConfig, folder: Path) -> None:
         parts = given.relative_to(folder).parts if given.is_relative_to(folder) else (".",)
         is_overwritten = config.overwrite_output_dir and parts and parts[0].startswith((*POLICIES, "checkpoint-"))
         if not parts or is_overwritten:
-            what = f"the output directory {folder} holds what the run reads"
-            why = f"{key} is {given}"
-            raise UserError(what, why, "set another output_dir", CONFIG)
+            raise UserError(
+                f"the output directory {folder} holds what the run reads",
+                f"{key} is {given}",
+                "set another output_dir",
+                CONFIG,
+            )
 
 
 def _writable(folder: Path, what: str, fix: str) -> Path:
     """Return the part of a folder's path that exists; UserError (exit 6) if nothing can be written there."""
     existing = existing_part(folder)
     if not existing.is_dir() or not os.access(existing, os.W_OK):
-        why = f"{existing} is {'not writable' if existing.is_dir() else 'not a folder'}"
-        raise UserError(f"cannot use {what}", why, fix, STORAGE)
+        raise UserError(
+            f"cannot use {what}",
+            f"{existing} is {'not writable' if existing.is_dir() else 'not a folder'}",
+            fix,
+            STORAGE,
+        )
     return existing
 
 
 def resume(case: Case) -> str:
     """Find the checkpoint to resume from, and compare its run with this one."""
     config = case.config
-    wanted = case.config.resume_from_checkpoint
+    wanted = config.resume_from_checkpoint
     if wanted is True:
         need(config.output_dir, "output_dir")
     folder, notices = find_checkpoint(Path(config.output_dir or ""), wanted)
@@ -264,7 +271,7 @@ def conversations(case: Case) -> str:
     need(config.dataset_id_or_path, "dataset_id_or_path")
     count = RowCount(config.dataset_id_or_path, skips_bad=config.skip_bad_rows)
     try:
-        for source in find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir):
+        for source in find_sources(config):
             for _ in read_conversations(source.read(count.bad)[: config.max_samples or None], source.path, count):
                 pass
     except UserError as error:
@@ -320,7 +327,7 @@ def loaded(case: Case) -> str:
     """Count what model and optimizer take once they are loaded. UserError (exit 3) if that is more than is free."""
     if lacks_a_gpu(case):
         raise NotChecked("not checked: this needs a GPU")
-    needed = kept(case)
+    needed = account_of(case)
     free = memory.free_bytes(case.device)
     if needed.total > free:
         raise UserError(

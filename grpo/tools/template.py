@@ -27,10 +27,20 @@ ID = "call00001"  # nine letters and digits, as Mistral's template demands
 ASKED = {"role": "user", "content": "x"}
 # What a template writes around a call -> where a turn holds one; its JSON is the group.
 FAMILIES = {
-    "<tool_call>": r"<tool_call>(.*?)(?:</tool_call>|\Z)",  # Qwen, Hermes, SmolLM
+    "<tool_call>": r"<tool_call>(.*?)(?:</tool_call>|\Z)",  # Qwen, Hermes, SmolLM; GLM and Qwen3-Coder write IN_TAGS
     "[TOOL_CALLS]": r"\[TOOL_CALLS\](.*)",  # Mistral
     '"parameters"': r'\A\s*(?:<\|python_tag\|>)?\s*(\{[^{}]*"name".*)',  # Llama 3
 }
+# Qwen3-Coder and GLM name a tool, and each argument, in tags. transformers reads them, with the types of the tool.
+IN_TAGS = json.loads(r"""{"start_anchor": "<tool_call>", "fields": {"tool_calls": {
+    "open_pattern": "<tool_call>\\s*(?:<function=)?(?P<name>[\\w.-]+)>?\\s*(?=<|\\Z)",
+    "close": "</tool_call>",
+    "content": "xml-inline",
+    "content_args": {"tag_pattern":
+"<(?:parameter=|arg_key>)(?P<key>[^<>]+)(?:</arg_key>\\s*<arg_value)?>\\n?(?P<value>.*?)\\n?</(?:parameter|arg_value)>"
+    },
+    "transform": {"function": {"name": "{name}", "arguments": "{content}"}}
+}}}""")
 
 
 class TemplateProtocol(Protocol):
@@ -84,6 +94,9 @@ class TemplateProtocol(Protocol):
             calls = [call for _, call in self._calls(*turn.partition(self.decode([self.end]))[:2])]
             if not (calls and isinstance(calls[-1], dict)):
                 raise _unusable(f"how it writes a call is not known: {turn[:200]!r}")
+            first, *_ = *self.tokenizer.encode(text.removeprefix(earlier), add_special_tokens=False), self.end
+            if first in self.encoder.forbidden and not self.answer([request], [""]):
+                self.end = first  # GLM ends a call with the header of its result
         if self.decode(self.answer([request], [RESULT])).count(RESULT) != 1:
             raise _unusable("it does not write a call, a token that ends it, and then its result, each of them once")
         said = said.replace(CALL, "…").replace(RESULT, "what it gives")
@@ -141,7 +154,7 @@ class TemplateProtocol(Protocol):
         begin = thoughts.end() if thoughts else 0
         if not self.reads_itself:
             for found in re.finditer(self.pattern, text[begin:], re.DOTALL):
-                said = _parsed(found[1])
+                said = self._read_tags(found[0]) or _parsed(found[1])
                 for call in said if isinstance(said, list) else [said]:
                     yield begin + found.start(), call
             return
@@ -159,6 +172,14 @@ class TemplateProtocol(Protocol):
                 calls = [reason(error)]
         for call in calls:
             yield begin, call
+
+    def _read_tags(self, text: str) -> Any:
+        """Return the calls that a text makes in tags; None if it makes none."""
+        try:
+            said = self.tokenizer.parse_response(text, IN_TAGS, prefix="", tools=self.encoder.tools)
+        except (ValueError, RecursionError, TypeError):  # the last from a transformers that knows no types
+            return None
+        return said.get("tool_calls")
 
     def _request(self, call: Any, place: int) -> Request:
         """Return the call of a tool. error: what is wrong with it."""

@@ -55,10 +55,12 @@ class Tools:
         prompts: list[Prompt],
         num_generations: int,
         seeds: Sequence[int],
+        tick: Callable[[], None] = lambda: None,
     ) -> list[Prompt]:
         """Make an environment for each of the next completions; return the prompts with what these say first.
 
-        The completions of a prompt get the same seed, so that they begin in the same state.
+        The completions of a prompt get the same seed, so that they begin in the same state. tick: called again and
+        again until all have begun.
         """
         if self.factory is None:
             return prompts
@@ -70,19 +72,15 @@ class Tools:
             group = [Environment(self.factory, prompt.columns, seed) for _ in range(num_generations)]
             groups.append(group)
             self.environments += group
-        replies = self.peers.of_first(self._reset)
-        for number, environment in enumerate(self.environments):
-            environment.said, environment.failure = replies[number]
-        return list(map(self._opened, prompts, groups))
-
-    def _reset(self) -> dict[int, Reply]:
-        """Begin all environments; return what they say."""
-        for number, environment in enumerate(self.environments):
+        for number, environment in enumerate(() if self.peers.rank else self.environments):
             self.workers.add(Job(number, partial(environment.reset), environment.line, may_end=True))
         replies: dict[int, Reply] = {}
         while len(replies) < len(self.environments):
-            replies |= self.workers.replies(wait=True)
-        return replies
+            tick()
+            replies |= self.peers.of_first(lambda: self.workers.replies(wait=True))
+        for number, environment in enumerate(self.environments):
+            environment.said, environment.failure = replies[number]
+        return list(map(self._opened, prompts, groups))
 
     def _opened(self, prompt: Prompt, group: Sequence[Environment]) -> Prompt:
         """Return a prompt whose last message of the user goes on with what environments say, all of them the same."""
@@ -111,12 +109,16 @@ class Tools:
         self.paused = {}
         return self
 
+    def has_failed(self, number: int) -> bool:
+        """Return whether the environment of a completion could not begin."""
+        return bool(self.environments and self.environments[number].failure)
+
     def pause(self, number: int, completion: Completion, limit: int) -> bool:
         """Cut a completion after its first new call, and begin this; return False if there is none."""
         if self.environments:
-            environment = completion.environment = self.environments[number]
-            if environment.failure:
-                self._add(Paused(completion, [Request(RESET, "", 0)], 0, [""]), environment.failure)
+            completion.environment = self.environments[number]
+            if self.has_failed(number):
+                self._add(Paused(completion, [Request(RESET, "", 0)], 0, [""]), completion.environment.failure)
                 return False
         paused = self.protocol.find(completion, limit)
         if not paused:

@@ -47,6 +47,25 @@ KNOWN_TEXT = (  # text, question, subject
 Formula = Callable[[int, int, int], float]  # of the facts that count: how many are supported, refuted, and all
 
 
+def say_coverage(base: KnowledgeBase, rows: Rows, options: Options, say: Say) -> None:
+    """Say which titles of rows a knowledge base holds.
+
+    Warn if so many are missing that the reward means little, or that the run would end.
+    """
+    policy = options["missing_title_policy"]
+    coverage = base.coverage([joined_titles(row.get("title")) for row in rows], policy == "search")
+    names = f", such as {', '.join(coverage.missing[:3])}" if coverage.missing else ""
+    say(f"knowledge base {base.path}: {coverage}{names}")
+    lowest = LOWEST_COVERAGE
+    consequence = ""
+    if policy != "zero":  # completions without their title are unscored
+        lowest = max(lowest, 1 - options["max_unscored"])
+        consequence = ", which ends a run above max_unscored"
+    if coverage.found < lowest:
+        share = f"{1 - coverage.found:.0%} of the titles are not in the knowledge base"
+        say(f"warning: {share}; missing_title_policy is {policy}{consequence}")
+
+
 def joined_titles(value: object) -> str:
     """Join the titles that a row's title column names by semicolons; "" if it names none.
 
@@ -105,24 +124,8 @@ class FactChecker(Resource):
             return self._unscored(f"{error.what}: {error.why}", {BASE: False})
 
     def prepare(self, rows: Rows, say: Say) -> None:
-        """Tell before the first step which titles the knowledge base holds, and check the decomposer.
-
-        Warn if so many titles are missing that the reward means little, or that the run would end.
-        """
-        coverage = self.base.coverage([joined_titles(row.get("title")) for row in rows], self.may_guess)
-        say(f"knowledge base {self.base.path}: {coverage}")
-        lowest = LOWEST_COVERAGE
-        consequence = ""
-        policy = self.options["missing_title_policy"]
-        if policy != "zero":  # completions without their title are unscored
-            lowest = max(lowest, 1 - self.options["max_unscored"])
-            consequence = ", which ends a run above max_unscored"
-        if coverage.found < lowest:
-            names = f", such as {', '.join(coverage.missing[:3])}" if coverage.missing else ""
-            say(
-                f"warning: {1 - coverage.found:.0%} of the titles are not in the knowledge base{names}; "
-                f"missing_title_policy is {policy}{consequence}"
-            )
+        """Tell before the first step which titles the knowledge base holds, and check the decomposer."""
+        say_coverage(self.base, rows, self.options, say)
         self.decomposer.prepare(rows, say)
 
     def counts(self) -> Counts:

@@ -1,6 +1,6 @@
 """Runs whose completions call tools: killed at a paused row, on two ranks, in two shards; tools that fail or hang."""
 
-from signal import SIGKILL, SIGTERM
+from signal import SIGINT, SIGKILL, SIGTERM
 
 import pytest
 import yaml
@@ -77,16 +77,23 @@ def test_a_tool_that_always_fails_ends_the_run_saved(make_calling):
     assert all("the library is closed" in row["reasons"]["fakes:mixed"] for row in failed)
 
 
-@pytest.mark.parametrize("method", ["search", "reset", "pay", "step", "get_reward"])
-def test_a_signal_ends_a_run_whose_tool_hangs_and_loses_nothing(make_calling, tmp_path, method):
+@pytest.mark.parametrize(("method", "world"), [
+    ("search", 1), ("reset", 1), ("pay", 1), ("step", 1), ("get_reward", 1), ("reset", 2), ("pay", 2),
+])  # fmt: skip
+def test_a_signal_ends_a_run_whose_tool_hangs_and_loses_nothing(make_calling, tmp_path, method, world):
+    """Also a model that is shared, of which one process calls."""
     kind, begun = "tags" if method == "search" else "environment", tmp_path / "begun"
-    keys = {"tools": ["fakes:search"]} if kind == "tags" else {}
+    keys = {"tools": ["fakes:search"]} if kind == "tags" else {"tensor_parallel_size": world}
     run, whole = (make_calling(kind, name, tool_timeout_s=1000, **keys) for name in ("run", "whole"))
-    child = run.start(setup="short_grace", HANGS=method, AFTER=str(run.checkpoint(1)), GENERATING=str(begun))
-    child.until(begun.exists)
-    child.signal(SIGTERM)
-    child.ends(143, timeout_s=300)
-    assert run.saved_step(exit_code=143) >= 1
-    run.resume()
-    whole.train()
+    hangs = {"setup": "short_grace", "HANGS": method, "AFTER": str(run.checkpoint(1)), "GENERATING": str(begun)}
+    children = run.start_ranks(world=world, **hangs)
+    children[0].until(begun.exists)
+    number = SIGINT if world > 1 else SIGTERM
+    for child in children:
+        child.signal(number)
+    for child in children:
+        child.ends(128 + number, timeout_s=300)
+    assert run.saved_step(exit_code=128 + number) >= 1
+    run.train_ranks("resume_from_checkpoint=true", world=world)
+    whole.train_ranks(world=world)
     assert run.equals(whole) and told(run) == told(whole)

@@ -54,11 +54,11 @@ from grpo.policy import load_for_inference
 from grpo.train import train as run
 
 FAMILIES = """
-    apertus arcee biogpt bitnet codegen cohere cohere2 cwm deepseek_v2 deepseek_v3 dots1 ernie4_5 exaone4 gemma gemma2
-    gemma3 gemma3_text gemma3n_text glm glm4 glm4_moe gpt2 gpt_bigcode gpt_neox gpt_oss gptj granite granite_swa
-    granitemoe helium hunyuan_v1_dense llama minicpm3 minimax_m2 ministral ministral3 mistral mixtral nanochat nemotron
-    olmo olmo2 olmo3 olmoe opt persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3 stablelm
-    starcoder2 vaultgemma youtu
+    afmoe apertus arcee biogpt bitnet codegen cohere cohere2 cwm deepseek_v2 deepseek_v3 dots1 ernie4_5 exaone4 gemma
+    gemma2 gemma3 gemma3_text gemma3n_text gemma4_text glm glm4 glm4_moe gpt2 gpt_bigcode gpt_neox gpt_oss gptj granite
+    granite_swa granitemoe helium hunyuan_v1_dense llama minicpm3 minimax_m2 ministral ministral3 mistral mixtral
+    nanochat nemotron olmo olmo2 olmo3 olmoe opt persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_oss
+    smollm3 stablelm starcoder2 vaultgemma youtu
 """.split()
 CPU = torch.device("cpu")
 SPARSE = {"gpt_oss", "granitemoe", "mixtral", "olmoe", "phimoe", "qwen2_moe", "qwen3_moe"}
@@ -85,12 +85,15 @@ def write_tiny(folder: Path, family: str, **changes) -> Path:
     if family not in CONFIG_MAPPING:
         pytest.skip(f"the installed transformers has no {family}")
     kind = CONFIG_MAPPING[family]
-    sizes = {name: value for name, value in SHAPE.items() if hasattr(kind(), name)}
+    sizes = {name: value for name, value in SHAPE.items() if hasattr(kind(per_layer_config={}), name)}
     if "kv_lora_rank" in sizes:  # latent attention: all heads have keys of their own, wider than values
         sizes["num_key_value_heads"] = 4
         sizes.pop("head_dim", None)
     if family == "helium":  # whose class has no other
         sizes["head_dim"] = 8
+    if family == "gemma4_text":  # whose layers have heads of different widths and numbers
+        sizes |= {"global_head_dim": 14, "num_global_key_value_heads": 1, "attention_k_eq_v": True}
+        sizes["layer_types"] = ["sliding_attention", "full_attention"] * 2
     if family == "gemma3":  # with images
         vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
         sizes = {"text_config": SHAPE, "vision_config": vision | {"image_size": 28, "patch_size": 14}}
@@ -294,6 +297,7 @@ REFUSED = {
     "falcon": "attends by functions of its own",
     "gpt_neo": "attends by functions of its own",
     "doge": "cannot be computed here",
+    "ctrl": "none of its layers has a linear part",
     "t5": "no causal language model",
     "llava": "save its text part",
 }
@@ -414,6 +418,12 @@ def test_measured_memory_is_what_autograd_keeps(tmp_path, recompute):
     kept = kept_by_autograd(model, packed_attention(model, Layout.of((128, ()))), 128)
     shapes = load_decoder(folder, replace(build(torch.float32), device="meta"))
     assert kept <= model.activation_bytes(recompute) <= shapes.activation_bytes(recompute) <= 2.5 * kept + 20_000
+
+
+def test_what_cannot_be_measured_is_not_counted(tmp_path, monkeypatch):
+    model = load_decoder(write_tiny(tmp_path, "olmo2"), build(torch.float32))
+    monkeypatch.setattr(type(model), "forward", lambda *_: model.absent)
+    assert model.activation_bytes("none") is None
 
 
 def test_the_doctor_plans_and_samples_and_compares_headers(tmp_path, chat_phi3, capsys):

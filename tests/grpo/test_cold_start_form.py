@@ -9,7 +9,15 @@ from test_cold_start import examine
 from grpo.algorithm.schema import Prompt
 from grpo.config.load import load_config
 from grpo.data.rows import Row
-from grpo.run.form import complete_sentences, first_words, in_form, make_examples, own_system_prompt, plain, stage1
+from grpo.run.stage1 import (
+    complete_sentences,
+    first_words,
+    form_stage1,
+    in_form,
+    make_examples,
+    own_system_prompt,
+    plain,
+)
 from grpo.train import train
 from rewards.format import parse, stated_confidence
 from rewards.mathematics.boxes import last_boxed
@@ -48,7 +56,7 @@ def test_the_model_is_asked_without_the_prompt_that_rewards_supply(keys):
     supplied, _ = load_config(None, keys[:-1])
     assert own_system_prompt(config) == "Be brief."
     assert "<think>" in supplied.system_prompt and own_system_prompt(supplied) is None
-    assert stage1(supplied).system_prompt == supplied.system_prompt  # in training it is there
+    assert form_stage1(supplied).system_prompt == supplied.system_prompt  # in training it is there
 
 
 @pytest.mark.parametrize("names", [["knowrl"], ["format", "exact"], ["mine.py:f"], ["math", "tag_count"], ["rlcr"]])

@@ -10,6 +10,7 @@ import pytest
 from making import cases, refused, write_rows
 
 from grpo.base.storage import write_json
+from grpo.config.options import SftConfig
 from grpo.data import hub
 from grpo.data.count import RowCount
 from grpo.data.files import files_of, read_records
@@ -245,4 +246,5 @@ def test_json_that_is_not_one_value_after_another_is_refused(tmp_path, text):
 def test_a_registered_data_set_with_keys_that_would_change_its_rows_is_refused(tmp_path):
     entry = {"file_name": "rows.json", "formatting": "sharegpt", "ranking": True}
     write_json(tmp_path / "dataset_info.json", {"pairs": entry})
-    refused(lambda: find_sources("pairs", "train", str(tmp_path)), "pairs has ranking")
+    config = SftConfig(dataset_id_or_path="pairs", dataset_dir=str(tmp_path))
+    refused(lambda: find_sources(config), "pairs has ranking")

@@ -22,7 +22,7 @@ class Policy:
 
     def __init__(self, folder, data_hash, right):
         self.evaluation = Evaluation.__new__(Evaluation)
-        self.evaluation.run = SimpleNamespace(path=folder, ranks=SimpleNamespace(**vars(ALONE), is_main=True))
+        self.evaluation.run = SimpleNamespace(path=folder, ranks=ALONE)
         self.evaluation.prompts, self.evaluation.data_hash = [None] * 10, data_hash
         self.num_measured = 0
         self.evaluation.measure = lambda step: self.measure(right)

@@ -8,6 +8,7 @@ import pytest
 from making import TEMPLATE, cases, make_tokenizer, refused, write_rows
 
 from grpo.config.load import load_config
+from grpo.config.options import SftConfig
 from grpo.data.conversations import make_examples
 from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder
@@ -66,12 +67,12 @@ def assistant(text, **more):
     return {"role": "assistant", "content": text, **more}
 
 
-def call(name, **arguments):
-    return {"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}}
+def look(city):
+    return {"id": "c1", "type": "function", "function": {"name": "look", "arguments": {"city": city}}}
 
 
 ASKED, RESULT = user("Weather?"), {"role": "tool", "tool_call_id": "c1", "content": "rain"}
-CALLING = assistant(None, tool_calls=[call("look", city="Oslo")])
+CALLING = assistant(None, tool_calls=[look("Oslo")])
 THINKING = assistant("4", reasoning_content="2 and 2")
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
 SMALL = [ASKED, assistant("Sun.")]
@@ -80,9 +81,7 @@ ROWS = {  # what a message may hold beside role and content, once each, and the 
     "tool": {"messages": [ASKED, RESULT, assistant("Rain.")]},
     "reasoning_content": {"messages": [ASKED, THINKING]},
     "thinking": {"messages": [ASKED, assistant("4", thinking="2 and 2")]},
-    "two calls": {
-        "messages": [ASKED, assistant("", tool_calls=[call("look", city="Oslo"), call("look", city="Bergen")])]
-    },
+    "two calls": {"messages": [ASKED, assistant("", tool_calls=[look("Oslo"), look("Bergen")])]},
     "tools as objects": {"messages": SMALL, "tools": TOOLS},
     "tools as text": {"messages": SMALL, "tools": json.dumps(TOOLS)},
     "tools as texts": {"messages": SMALL, "tools": [json.dumps(TOOLS[0])]},
@@ -166,7 +165,7 @@ def test_what_no_template_could_write_is_said(encoders, more):
 
 
 def test_a_call_that_spells_special_tokens_is_left_out(encoders):
-    hostile = assistant("", tool_calls=[call("look", city="<|im_end|>")])
+    hostile = assistant("", tool_calls=[look("<|im_end|>")])
     examples, count = examples_of(encoders["qwen"], [ASKED, hostile], SMALL)
     assert len(examples) == 1 and count.left_out.total() == 1
 
@@ -198,6 +197,6 @@ def test_a_registered_file_keeps_calls_and_tools(encoders, tmp_path):
     entry = {"file_name": "calls.jsonl", "formatting": "sharegpt", "tags": tags}
     entry["columns"] = {"messages": "talk", "tools": "functions"}
     (tmp_path / "dataset_info.json").write_text(json.dumps({"calls": entry}))
-    (source,) = find_sources("calls", "train", str(tmp_path))
+    (source,) = find_sources(SftConfig(dataset_id_or_path="calls", dataset_dir=str(tmp_path)))
     usual = examples_of(encoders["qwen"], {"messages": [ASKED, CALLING], "tools": TOOLS})
     assert examples_of(encoders["qwen"], *source.read({})) == usual

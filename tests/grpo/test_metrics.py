@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from making import ALONE, loss_batch, make_completion, make_group, outcomes_of
+from making import ALONE, cases, loss_batch, make_completion, make_group, outcomes_of
 
 from grpo.algorithm.meter import TokenMeter
 from grpo.algorithm.schema import Score
@@ -24,25 +24,11 @@ def add(meter, iteration, loss, weight, logp, sampler, kl, entropy, low, high, h
     meter.add(batch, loss, logp_C, torch.tensor(entropy), stats)
 
 
-def add_long(meter, iteration, loss, kl, entropy, low, high):
-    """Two tokens. Sampler and trainer differ by 0.5, 0.1."""
-    logp, sampler = [-1.0, -2.0], [-1.5, -1.9]
-    if iteration:
-        sampler = [-7.0, -7.0]  # the policy has moved: no noise
-    add(meter, iteration, loss, [0.5, 0.25], logp, sampler, kl, entropy, low, high)
-
-
-def add_short(meter, iteration, loss, kl, entropy, low, high):
-    """One token. Sampler and trainer differ by 0.3."""
-    add(meter, iteration, loss, [0.1], [-3.0], [-9.0 if iteration else -2.7], kl, entropy, low, high)
-
-
-def two_iterations(long, short):
+def two_iterations(*meters):
     """Two iterations over two micro-batches, into the two meters."""
-    add_long(long, 0, 0.3, [0.1, 0.3], [1.0, 2.0], [0, 0], [0, 0])
-    add_short(short, 0, 0.1, [0.2], [3.0], [0], [0])
-    add_long(long, 1, 0.5, [0.5, 0.7], [2.0, 2.5], [1, 0], [0, 1])
-    add_short(short, 1, 0.3, [0.6], [1.5], [0], [1])
+    for meter, iteration, *columns in cases(__file__, "passes"):
+        (loss,), *numbers = (list(map(float, column.split())) for column in columns)
+        add(meters[int(meter)], int(iteration), loss, *numbers)
 
 
 # Three tokens count, each of them twice.
@@ -76,39 +62,32 @@ def test_token_means_over_two_ranks(rank):
     """Each rank has one of the micro-batches; both tell the means over all tokens, not the mean of two means."""
     meters = [TokenMeter(), TokenMeter()]
     two_iterations(*meters)
-    told = []  # by the other rank
-    meters[1 - rank].result(SimpleNamespace(sum=lambda values: told.append(values) or values, max=told.append))
+    other = meters[1 - rank]
     ranks = SimpleNamespace(
-        sum=lambda values: [a + b for a, b in zip(values, told[0], strict=True)], max=lambda value: max(value, told[1])
+        sum=lambda values: list(map(sum, zip(values, other.sums().values(), strict=True))),
+        max=lambda value: max(value, other.largest_diff),
     )
     assert meters[rank].result(ranks) == pytest.approx(BY_HAND, rel=1e-6)
 
 
-def group(lengths, rewards, advantages, scores):
-    """lengths: of the completions, negative for those that were cut off, which are not trained. Of all others, all
-    tokens but the first are scored."""
-    reasons = ["stop" if n > 0 else "length" for n in lengths]
-    fields = {"finish_reason": reasons, "reward": rewards, "advantage": advantages, "scores": scores}
+def group(lengths, rewards, others, letters, advantages=()):
+    """Completions with two rewards, of which the second knows the outcome.
+
+    lengths: of the completions, negative for those that were cut off, which are not trained. Of all others, all tokens
+    but the first are scored.
+    """
+    graded = zip(rewards, others, outcomes_of(letters), strict=True)
+    fields = {"scores": [{"a": Score(a), "b": Score(b, "", outcome)} for a, b, outcome in graded], "reward": rewards}
+    fields |= {"advantage": advantages or [0.0] * len(lengths), "logps": [[-1 / abs(n)] * abs(n) for n in lengths]}
+    fields |= {"finish_reason": ["stop" if n > 0 else "length" for n in lengths]}
     fields |= {"loss_weight": [float(n > 0) for n in lengths], "trained_from": [1] * len(lengths)}
-    fields |= {"logps": [[-1 / abs(n)] * abs(n) for n in lengths]}
     return make_group((), *([7] * abs(n) for n in lengths), **fields)
 
 
-def scores(values, others, letters):
-    """Two rewards, of which the second knows the outcome."""
-    each = zip(values, others, outcomes_of(letters), strict=True)
-    return [{"a": Score(a), "b": Score(b, "", outcome)} for a, b, outcome in each]
-
-
 GROUPS = [
-    group(
-        [2, -4, 3],
-        [1.0, None, 3.0],
-        [-1.5, 0.0, 1.0],
-        scores([1.0, None, 3.0], [0.0, 1.0, 1.0], "cwc"),
-    ),
-    group([5, -6], [2.0, 2.0], [0.0, 0.0], scores([2.0, 2.0], [0.0, None], "r-")),
-    group([-7, 1], [None, 4.0], [0.0, 0.0], scores([None, 4.0], [0.0, 1.0], "wc")),
+    group([2, -4, 3], [1.0, None, 3.0], [0.0, 1.0, 1.0], "cwc", [-1.5, 0.0, 1.0]),
+    group([5, -6], [2.0, 2.0], [0.0, None], "r-"),
+    group([-7, 1], [None, 4.0], [0.0, 1.0], "wc"),
 ]
 
 
@@ -142,24 +121,15 @@ def test_completion_metrics():
     )
 
 
-@pytest.mark.parametrize(("outcomes", "coverage", "refused"), [
-    ("crrr", 1, 3 / 4),  # a quarter is right
-    ("crrrr", 1, None),  # less than a quarter
-    ("ccwr", 1, 1 / 4),
-    ("cwrr", 1, None),  # as many wrong ones: a guess
-    ("rrrr", 0, None),
-    ("c-r-", 1, 1 / 4),
-])  # fmt: skip
+@pytest.mark.parametrize(("outcomes", "coverage", "refused"), cases(__file__, "what a group knows"))
 def test_what_a_group_knows(outcomes, coverage, refused):
     zeros = [0.0] * len(outcomes)
-    found = completion_metrics([group([1] * len(outcomes), zeros, zeros, scores(zeros, zeros, outcomes))], ["a", "b"])
-    assert found["coverage"] == coverage and found.get("refusal_rate_known") == refused
+    found = completion_metrics([group([1] * len(outcomes), zeros, zeros, outcomes)], ["a", "b"])
+    assert found["coverage"] == float(coverage) and str(found.get("refusal_rate_known")) == refused
 
 
 def test_nothing_scorable_has_no_mean():
-    found = completion_metrics(
-        [group([-3, -3], [None, None], [0.0, 0.0], scores([None] * 2, [1.0, None], "--"))], ["a", "b"]
-    )
+    found = completion_metrics([group([-3, -3], [None, None], [1.0, None], "--")], ["a", "b"])
     assert not {"reward", "rewards/a/mean"} & set(found)
     assert (found["reward_std"], found["rewards/a/std"], found["rewards/a/unscored_frac"]) == (0, 0, 1)
     assert (found["rewards/b/mean"], found["rewards/b/std"], found["rewards/b/unscored_frac"]) == (1, 0, 0.5)
@@ -170,7 +140,7 @@ def test_nothing_scorable_has_no_mean():
 def test_a_reward_that_does_not_apply_to_a_prompt_has_left_nothing_unscored_unless_there_is_no_reward():
     def share(other):
         told = {"a": Score(None, applies=False), "b": Score(other)}
-        found = completion_metrics([group([1], [other], [0.0], [told])], ["a", "b"])
+        found = completion_metrics([make_group((), [7], reward=[other], scores=[told])], ["a", "b"])
         return found["rewards/a/unscored_frac"], found["rewards/b/unscored_frac"]
 
     assert share(1.0) == (0, 0) and share(None) == (1, 1)
@@ -187,20 +157,11 @@ def test_the_first_reward_that_can_tell_gives_the_outcome():
     assert outcome_of(a=silent) is None and outcome_of() is None
 
 
-@pytest.mark.parametrize(("outcomes", "rewards", "mixed"), [
-    ("cw", [1.0, 0.0], True),
-    ("wrc", [0.0, 0.0, 0.0], True),  # by the outcome, not by the value
-    ("cc", [1.0, 0.5], False),
-    ("ww", [0.0, 0.5], False),
-    ("wr", [0.0, 0.5], False),  # nothing right
-    ("--", [1.0, 0.5], True),  # no reward knows: by the value
-    ("---", [1.0, None, 1.0], False),
-    ("--", [1.0, None], False),
-    ("--", [None, None], False),
-])  # fmt: skip
+@pytest.mark.parametrize(("outcomes", "rewards", "mixed"), cases(__file__, "dynamic sampling"))
 def test_what_dynamic_sampling_keeps(outcomes, rewards, mixed):
-    blank = [None] * len(rewards)
-    assert is_mixed(group([1] * len(rewards), rewards, blank, scores(blank, blank, outcomes))) is mixed
+    """By the outcome, or by the value where no reward knows."""
+    paid = [None if reward == "-" else float(reward) for reward in rewards.split()]
+    assert is_mixed(group([1] * len(paid), paid, paid, outcomes)) is bool(mixed)
 
 
 PHASES = ("time/generate", "time/reference", "time/reward")
@@ -240,5 +201,6 @@ def test_metrics_of_rewards_and_services_are_known_by_name():
 def test_a_service_that_fails_cannot_hide_behind_completions_that_are_all_scored():
     """Two of four completions needed the decomposer, and one of them got no answer."""
     asked = [{}, {"decomposer": True, "judge": True}, {"decomposer": False, "judge": True}, {"judge": True}]
-    found = completion_metrics([group([1] * 4, [1.0] * 4, [0.0] * 4, [{"a": Score(1.0, asked=a)} for a in asked])], "a")
+    scores = [{"a": Score(1.0, asked=each)} for each in asked]
+    found = completion_metrics([make_group((), *[[7]] * 4, reward=[1.0] * 4, scores=scores)], "a")
     assert found["rewards/a/unscored_frac"] == 0.5

@@ -5,12 +5,12 @@ import inspect
 import json
 import re
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
 from commands import ROOT, run_command
-from making import write_chat_checkpoint, write_rows
+from making import edit_json, write_chat_checkpoint, write_rows
 
 from grpo import minimal
 from grpo.config.load import load_config
@@ -44,7 +44,7 @@ KEYS = {
 def checkpoint(tmp_path_factory):
     """A model of whose tokens every fifth ends an answer, so that answers differ in length."""
     folder = write_chat_checkpoint(tmp_path_factory.mktemp("model"), spread=0.3, tie_word_embeddings=True)
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": list(range(0, 300, 5))}))
+    edit_json(folder / "generation_config.json", eos_token_id=list(range(0, 300, 5)))
     return folder
 
 
@@ -57,17 +57,6 @@ def in_float64():
 
 
 # --- the trainer: everything that this file knows about it ----------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Step:
-    """What the trainer sampled in a step, group by group; its weights afterwards; the norm of its last gradient."""
-
-    prompts: minimal.Ids
-    completions: minimal.Ids
-    rewards: list[float]
-    weights: dict[str, torch.Tensor]
-    grad_norm: float
 
 
 @contextmanager
@@ -87,16 +76,13 @@ def make_trainer(folder, checkpoint, **keys):
 
 
 def train(trainer):
+    """Yield what was sampled in each step (prompts, completions, rewards), group by group; the weights afterwards; the
+    norm of the last gradient."""
     for _ in range(NUM_STEPS):
         trainer.run_step()
         pairs = [(group.prompt, completion) for group in trainer.learned.groups for completion in group.completions]
-        yield Step(
-            [list(prompt.ids) for prompt, _ in pairs],
-            [completion.ids for _, completion in pairs],
-            [completion.reward for _, completion in pairs],
-            trained_weights(trainer),
-            trainer.learned.grad_norms[-1],
-        )
+        parts = [(list(prompt.ids), completion.ids, completion.reward) for prompt, completion in pairs]
+        yield list(zip(*parts, strict=True)), trained_weights(trainer), trainer.learned.grad_norms[-1]
 
 
 def trained_weights(trainer):
@@ -121,9 +107,8 @@ def name_in_minimal(name):
 
 def settings_of(config):
     same = {field.name: getattr(config, field.name) for field in fields(minimal.Settings)}
-    return replace(
-        minimal.Settings(**same), epsilon_high=config.epsilon if config.epsilon_high is None else config.epsilon_high
-    )
+    same["epsilon_high"] = same["epsilon_high"] or config.epsilon
+    return minimal.Settings(**same)
 
 
 def twin_of(trainer):
@@ -151,18 +136,17 @@ def assert_equal_training(folder, checkpoint, bound=None, **keys):
         adam = {"lr": trainer.config.learning_rate, "eps": trainer.config.adam_epsilon, "weight_decay": 0.0}
         adam["betas"] = trainer.config.adam_beta1, trainer.config.adam_beta2
         optimizer = torch.optim.AdamW(policy.parameters(), **adam)
-        for number, step in enumerate(train(trainer), start=1):
-            sampled = step.prompts, step.completions, step.rewards
+        for number, (sampled, weights, grad_norm) in enumerate(train(trainer), start=1):
             shares.append(minimal.grpo_step(policy, reference, optimizer, *sampled, c))
             own = {name: tensor.detach() for name, tensor in policy.named_parameters() if tensor.requires_grad}
-            assert own.keys() == step.weights.keys()
+            assert own.keys() == weights.keys()
             for name, tensor in own.items():
-                moved, error = (float((step.weights[name] - other).abs().max()) for other in (start[name], tensor))
+                moved, error = (float((weights[name] - other).abs().max()) for other in (start[name], tensor))
                 allowed = bound or (1e-9 if number == NUM_STEPS else 3e-9)
                 assert error <= allowed * moved, (name, moved, error)
-            assert step.grad_norm > c.max_grad_norm
-            assert min(len(set(map(len, texts))) for texts in (step.prompts, step.completions)) > 1
-    assert min(float((step.weights[name] - start[name]).abs().max()) for name in start) > 1e-3
+            assert grad_norm > c.max_grad_norm
+            assert min(len(set(map(len, texts))) for texts in sampled[:2]) > 1
+    assert min(float((weights[name] - start[name]).abs().max()) for name in start) > 1e-3
     return max(shares)
 
 
@@ -226,11 +210,10 @@ def test_the_difference_that_is_left_is_adams(tmp_path, checkpoint, lora_r):
     assert_equal_training(tmp_path, checkpoint, bound=1e-12, **keys)
 
 
-@pytest.mark.parametrize(("answer", "paid"), [
-    ("=1$", 1.0), ("111011=1$", 1.0), ("000=1$", 1.0), ("=0$", 0.0), ("111011=0$", 0.0), ("1$", 0.0), ("=1", 0.0),
-])  # fmt: skip
-def test_minimal_pays_for_the_parity_and_the_end_token(answer, paid):
-    assert minimal.parities("348192:") == "111011" and minimal.reward("348192:", answer) == paid
+def test_minimal_pays_for_the_parity_and_the_end_token():
+    assert minimal.parities("348192:") == "111011"
+    for answer in "=1$ 111011=1$ 000=1$ =0$ 111011=0$ 1$ =1".split():
+        assert minimal.reward("348192:", answer) == answer.endswith("=1$")
 
 
 def test_an_adapter_of_minimal_changes_nothing_at_first():
@@ -245,10 +228,8 @@ def test_minimal_samples_by_its_temperature_and_ends_with_the_end_token():
     c = minimal.Settings(temperature=1e-4, max_completion_length=6)
     prompts = minimal.encode(["12:"] * 20)
     (greedy,) = set(map(tuple, minimal.sample(policy, prompts, c)))
-    ids = torch.tensor([prompts[0]])
-    for token in greedy:
-        assert int(policy(ids)[0, -1].argmax()) == token
-        ids = torch.cat([ids, torch.tensor([[token]])], dim=1)
+    likeliest = policy(torch.tensor([[*prompts[0], *greedy]]))[0].argmax(-1).tolist()
+    assert likeliest[-len(greedy) - 1 : -1] == list(greedy)
     drawn = minimal.sample(policy, prompts * 10, replace(c, temperature=1.0))
     assert len(set(map(tuple, drawn))) > 50
     assert all(minimal.END not in completion[:-1] for completion in drawn)

@@ -1,7 +1,5 @@
 """The decoder against transformers' own: same checkpoint, same logits."""
 
-import json
-
 import pytest
 import torch
 from grpo.kernels.twins import attention, decode_attention
@@ -63,12 +61,24 @@ def test_what_a_config_leaves_out_means_what_it_does_in_transformers():
         assert [c.qkv_bias, c.o_bias] == wanted and not c.mlp_bias and c.qk_norm == (family == "qwen3")
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("use_sliding_window", True), ("hidden_act", "gelu"), ("model_type", "gemma")]
-)
-def test_what_would_be_computed_wrongly_runs_by_transformers(key, value):
-    raw = {**RAW, "head_dim": 8, key: value}
-    assert ModelConfig.from_hf(raw).by_transformers and not ModelConfig.from_hf(RAW).by_transformers
+MISTRAL = {"model_type": "mistral", "max_position_embeddings": 256}
+
+
+@pytest.mark.parametrize(("changes", "by_transformers"), [
+    ({}, False),
+    ({"use_sliding_window": True}, True),
+    ({"hidden_act": "gelu"}, True),
+    ({"model_type": "gemma"}, True),
+    *(({**MISTRAL, "sliding_window": window}, window == 255) for window in (None, 255, 256, 4096)),
+    (MISTRAL, False),
+    ({**MISTRAL, "max_position_embeddings": 32768}, True),
+])  # fmt: skip
+def test_what_would_be_computed_wrongly_runs_by_transformers(changes, by_transformers):
+    """A window at least as long as the context hides nothing. transformers takes an absent one as 4096."""
+    assert ModelConfig.from_hf({**RAW, "head_dim": 8, **changes}).by_transformers == by_transformers
+
+
+def test_a_quantised_checkpoint_of_another_kind_is_refused():
     refused(lambda: ModelConfig.from_hf({**RAW, "quantization_config": {"bits": 4}}), "quantised")
 
 
@@ -114,13 +124,18 @@ def test_recomputation_changes_no_gradient(checkpoint, recompute):
     assert all(map(torch.equal, *gradients))
 
 
-TWIN_LAYOUTS = {
-    "two prompts": Layout.of((3, (2, 4)), (5, (1,))),
-    "prompts of one length": Layout.of((4, (2, 1)), (4, (3,))),
-    "the longer prompt first": Layout.of((6, (3,)), (2, (1, 4, 2))),
-    "prompts alone": Layout.of((3, ()), (5, ())),
-    "one group": Layout.of((2, (5, 3, 1))),
+TWIN_LAYOUTS = {  # groups: tokens of the prompt: of its completions
+    "two prompts": "3: 2 4 | 5: 1",
+    "prompts of one length": "4: 2 1 | 4: 3",
+    "the longer prompt first": "6: 3 | 2: 1 4 2",
+    "prompts alone": "3: | 5:",
+    "one group": "2: 5 3 1",
 }
+
+
+def layout_of(text):
+    groups = (group.partition(":") for group in text.split("|"))
+    return Layout.of(*((int(prompt), tuple(map(int, lengths.split()))) for prompt, _, lengths in groups))
 
 
 BOUNDS = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.03}
@@ -131,7 +146,7 @@ BOUNDS = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.03}
 def test_packed_attention_equals_its_twin_forward_and_backward(dtype, layout):
     """Each token sees its prompt and its own completion up to itself. In bfloat16 it is another program
     (attention/dense.py), whose rounding costs a hundredth."""
-    layout, generator = TWIN_LAYOUTS[layout], torch.Generator().manual_seed(0)
+    layout, generator = layout_of(TWIN_LAYOUTS[layout]), torch.Generator().manual_seed(0)
     visible, tokens = visible_in(layout), layout.num_tokens
     q, k, v = (torch.randn(tokens, heads, 8, generator=generator).to(dtype).requires_grad_() for heads in (4, 2, 2))
     upstream, gradients = torch.randn(tokens, 4, 8, generator=generator).to(dtype), []
@@ -162,16 +177,3 @@ def test_decode_attention_equals_its_twin_and_writes_its_cache(dtype, rows):
     assert torch.equal(cache.kv_L2BKSE, before)
     wanted = decode_attention(q, before[1, 0, :rows], before[1, 1, :rows], positions + 1)
     assert ((out.double() - wanted).norm(dim=(1, 2)) <= BOUNDS[dtype] * wanted.norm(dim=(1, 2))).all()
-
-
-@pytest.mark.parametrize(
-    ("window", "fits"), [(None, True), (256, True), (1000, True), (255, False), (4096, True), ("absent", True)]
-)
-def test_mistral_with_a_window_runs_by_transformers(tmp_path, window, fits):
-    """A window at least as long as the context hides nothing. transformers takes an absent one as 4096."""
-    raw = json.loads((write_checkpoint(tmp_path, "mistral") / "config.json").read_text())
-    raw |= {"sliding_window": window}
-    if window == "absent":
-        raw.pop("sliding_window")
-        assert ModelConfig.from_hf({**raw, "max_position_embeddings": 32768}).by_transformers
-    assert ModelConfig.from_hf(raw).by_transformers == (not fits)

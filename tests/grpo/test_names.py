@@ -4,14 +4,13 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from commands import ROOT
+from making import refused
 
 from grpo.__main__ import main
-from grpo.base.errors import UserError
 
-ROOT = Path(__file__).resolve().parents[2]
 REWARDS = "def f(completions, **columns):\n    return [float(len(text)) for text in completions]\n"
 FINDER = f"""
 import sys
@@ -69,8 +68,6 @@ def test_a_folder_without_code_hides_nothing_either(command):
     assert found.returncode == 0 and "usage" in found.stdout, found.stderr
 
 
-@pytest.mark.parametrize("argv", [["os.path"], ["grpo.base/x"]])
-def test_what_is_no_command_is_refused(argv):
-    with pytest.raises(UserError, match="no command") as error:
-        main(argv)
-    assert error.value.exit_code == 2 and "python -m grpo" in error.value.fix
+@pytest.mark.parametrize("name", ["os.path", "grpo.base/x"])
+def test_what_is_no_command_is_refused(name):
+    refused(lambda: main([name]), "no command", "python -m grpo", exit_code=2)

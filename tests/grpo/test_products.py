@@ -2,18 +2,17 @@
 
 import ctypes
 import os
-import subprocess
 import sys
 
 import pytest
 import torch
+from commands import python
 
 from grpo.engine.device import products
 from grpo.engine.device.ops import append_product
 from grpo.engine.device.products import Product, add_product, linear, prepack
 
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float64: 1e-5}
-DTYPES = list(TOLERANCES)
 needs_onednn = pytest.mark.skipif(not products.onednn_dtypes(), reason="this build of torch has no oneDNN products")
 
 
@@ -22,7 +21,7 @@ def case(dtype, rows=20, inputs=48, outputs=72):
     return torch.randn(rows, inputs).to(dtype), torch.randn(outputs, inputs).to(dtype), torch.randn(outputs).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("rows", [0, 1, 20])
 @pytest.mark.parametrize("layout", ["plain", "transposed", "gaps", "packed"])
 def test_equals_float64(dtype, rows, layout):
@@ -39,7 +38,7 @@ def test_equals_float64(dtype, rows, layout):
     torch.testing.assert_close(linear(x, stored).double(), wanted - bias.double(), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", TOLERANCES)
 def test_gradients_are_those_of_autograd(dtype):
     inputs = [x.requires_grad_() for x in case(dtype)]
     g = torch.randn(20, 72).to(dtype)
@@ -49,7 +48,7 @@ def test_gradients_are_those_of_autograd(dtype):
         torch.testing.assert_close(ours, theirs, rtol=TOLERANCES[dtype], atol=2.5 * TOLERANCES[dtype])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", TOLERANCES)
 def test_a_product_appended_to_its_input_and_one_that_is_added(dtype):
     """Also where the input has spare columns for it: then nothing is copied."""
     x, weight, _ = case(dtype)
@@ -118,9 +117,7 @@ for rows in range(2, 702):
     if rows in (201, 701):
         print(used_bytes())
 """
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True)
-    early, late = map(int, done.stdout.split())
+    early, late = map(int, python("-c", script, PYTHONPATH=os.pathsep.join(sys.path)).stdout.split())
     assert late - early < 30e6
 
 

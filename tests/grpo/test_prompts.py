@@ -50,11 +50,10 @@ def test_a_message_without_special_tokens_is_encoded_with_its_surroundings(token
     assert ids == across.encode("hello world>", add_special_tokens=False)
 
 
-@pytest.mark.parametrize(
-    "template",
-    ["{% for m in messages %}{{ m['content'] }}{{ m['content'] }}{% endfor %}", "{{ messages | length }}"],
-    ids=["twice", "never"],
-)
+TWICE = "{% for m in messages %}{{ m['content'] }}{{ m['content'] }}{% endfor %}"
+
+
+@pytest.mark.parametrize("template", [TWICE, "{{ messages | length }}"])
 def test_a_template_that_repeats_or_drops_a_hostile_message_is_refused(tokenizer, template):
     encoder = ChatEncoder(make_like(tokenizer, template))
     assert encoder.prompt(asked("hello"))[1]
@@ -118,16 +117,15 @@ def test_templates_that_cannot_work_are_refused(tokenizer, tmp_path):
 
 
 def test_every_source_of_end_tokens_counts(tokenizer, tmp_path):
-    wanted = {tokenizer.eos_token_id}
-    assert eos_ids(tmp_path, tokenizer) == tuple(wanted)
+    own = tokenizer.eos_token_id
+    assert eos_ids(tmp_path, tokenizer) == (own,)
     for name, ids, more in (
-        ("config.json", None, ()),
-        ("config.json", [7, 3], (3, 7)),
-        ("generation_config.json", 0, (0,)),  # the token 0 is one, too
+        ("config.json", None, []),
+        ("config.json", [7, 3], [3, 7]),
+        ("generation_config.json", 0, [0, 3, 7]),  # the token 0 is one, too
     ):
         (tmp_path / name).write_text(json.dumps({"eos_token_id": ids}))
-        wanted.update(more)
-        assert eos_ids(tmp_path, tokenizer) == tuple(sorted(wanted))
+        assert eos_ids(tmp_path, tokenizer) == tuple(sorted([own, *more]))
 
     endless = make_like(tokenizer, "{% for m in messages %}{{ m['content'] }}{% endfor %}")
     endless.eos_token = None
@@ -289,10 +287,10 @@ def test_a_prompt_may_be_as_long_as_the_limit_and_no_longer(tokenizer):
     encoder = ChatEncoder(tokenizer)
     rows = [row(3, "hello"), row(5, "hello world"), row(9, "hello world, what is this?")]
     shortest, middle, longest = (len(encoder.prompt(asked(r.question))[1]) for r in rows)
-    for limit, kept in ((longest, [3, 5, 9]), (longest - 1, [3, 5]), (middle, [3, 5])):
+    for limit, kept in ((longest, rows), (longest - 1, rows[:2]), (middle, rows[:2])):
         prompts, left_out = prompts_of(rows, encoder, limit)
-        assert [prompt.row for prompt in prompts] == kept and left_out == 3 - len(kept)
-        assert [prompt.columns["answer"] for prompt in prompts] == list(map(str, kept))
+        assert left_out == 3 - len(kept)
+        assert [(prompt.row, prompt.columns) for prompt in prompts] == [(r.index, r.columns) for r in kept]
     words = "every prompt is longer", f"the shortest has {shortest} tokens"
     refused(lambda: prompts_of(rows, encoder, shortest - 1), *words)
 

@@ -1,14 +1,14 @@
 """Fingerprints: equal for equal content, different for any other, however large the file."""
 
-import json
 import re
 import shutil
 from types import SimpleNamespace
 
 import pytest
 import torch
-from making import TEMPLATE, flip_last_bit, refused, write_chat_checkpoint, write_rows
+from making import TEMPLATE, edit_json, flip_last_bit, refused, write_chat_checkpoint, write_rows
 
+from grpo.base.storage import read_json
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.engine.device.distributed import Ranks
@@ -60,12 +60,6 @@ def inputs_in(folder, knowledge_base=None):
     return inputs_of(policy, "content", TrainConfig(knowledge_base=knowledge_base))
 
 
-def edit(path, change):
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
-
-
 def test_another_knowledge_base_at_the_same_path_is_noticed(model, tmp_path):
     config, found = TrainConfig(output_dir="o"), []
     for text in ("Water is wet.", "Water is dry."):
@@ -77,13 +71,18 @@ def test_another_knowledge_base_at_the_same_path_is_noticed(model, tmp_path):
     check_inputs(model, found[0], found[0], config)
 
 
+def lose_a_merge(folder):
+    """The vocabulary stays."""
+    model = read_json(folder / "tokenizer.json")["model"]
+    edit_json(folder / "tokenizer.json", model={**model, "merges": model["merges"][:-1]})
+
+
 CHANGES = [
     ("base_weights", lambda folder: flip_last_bit(folder / "model.safetensors")),
-    ("base_weights", lambda folder: edit(folder / "config.json", lambda config: config.update(rms_norm_eps=1e-3))),
+    ("base_weights", lambda folder: edit_json(folder / "config.json", rms_norm_eps=1e-3)),
     ("chat_template", lambda folder: (folder / "chat_template.jinja").write_text(TEMPLATE + " ")),
     ("tokenizer", lambda folder: (folder / "generation_config.json").write_text('{"eos_token_id": 0}')),
-    # its vocabulary is the same
-    ("tokenizer", lambda folder: edit(folder / "tokenizer.json", lambda made: made["model"]["merges"].pop())),
+    ("tokenizer", lose_a_merge),
 ]
 
 
@@ -131,12 +130,15 @@ def test_who_differs_in_what_is_named():
 
 
 def test_the_environment_names_versions_and_keys_but_no_local_paths(tmp_path, monkeypatch):
-    keys = ["reward_funcs=exact", "dataset_id_or_path=d", "model_name_or_path=m"]
-    here, there = (environment(load_config(None, [*keys, f"output_dir={path}"])[0]) for path in ("/a/out", "/b/out"))
+    def found(*keys):
+        return environment(
+            load_config(None, [*"reward_funcs=exact dataset_id_or_path=d model_name_or_path=m".split(), *keys])[0]
+        )
+
+    here, there, other = found("output_dir=/a/out"), found("output_dir=/b/out"), found("output_dir=o", "beta=0.5")
     assert here == there and {"Python", "grpo", "torch", "transformers", "beta", "seed", "reward_funcs"} <= set(here)
-    other = environment(load_config(None, [*keys, "output_dir=o", "beta=0.5"])[0])
     assert [name for name in here if here[name] != other[name]] == ["beta"]
     monkeypatch.setattr(provenance, "PACKAGES", ("grpo",))
-    changed = environment(load_config(None, [*keys, "output_dir=o"])[0])
+    changed = found("output_dir=o")
     assert [name for name in here if here[name] != changed[name]] == ["grpo"]
     assert re.fullmatch(r"\d+\.\d+\.\d+, source [0-9a-f]{12}", here["grpo"])

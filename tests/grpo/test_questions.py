@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from making import make_answers, make_tokenizer, refused, write_rows
+from making import cases, make_answers, make_tokenizer, refused, write_rows
 from test_benchmarks import GPQA, TRUTHFUL
 
 from grpo.base.errors import CONFIG, PREFLIGHT
@@ -56,32 +56,18 @@ def rows_of(config, questions):
     return [row.index for row in QuestionData(config).load(questions)[0]]
 
 
-@pytest.mark.parametrize(
-    ("keys", "trained", "held_out"),
-    [
-        ((), range(10), None),
-        (("max_samples=4",), range(4), None),
-        (("eval_size=3",), range(7), range(7, 10)),
-        (("eval_size=3", "max_samples=4", "eval_max_samples=2"), range(4), range(7, 9)),
-        (("eval_size=9", "max_samples=10"), range(1), range(1, 10)),
-        (("eval_dataset_id_or_path={}", "eval_max_samples=2"), range(10), range(2)),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("keys", "trained", "held_out"), cases(__file__, "held-out rows"))
 def test_held_out_rows_are_the_last_and_are_not_trained_on_or_a_file_of_their_own(data, keys, trained, held_out):
-    config = configured(data, *(key.format(data) for key in keys))
-    assert rows_of(config, Questions.to_train(config)) == list(trained)
+    config = configured(data, *keys.format(data).split())
     questions = Questions.held_out(config)
-    assert (questions and rows_of(config, questions)) == (held_out and list(held_out))
+    found = rows_of(config, Questions.to_train(config)), questions and rows_of(config, questions)
+    assert found == (json.loads(trained), json.loads(held_out))
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [{"text": ["b"], "answer_start": [3]}, {"aliases": ["b", "c"], "value": "b"}, ["a", ["b", "c"]], [{"a": 1}]],
-)
+@pytest.mark.parametrize("answer", [answer for (answer,) in cases(__file__, "no answers")])
 def test_an_answer_that_no_text_equals_is_refused(tmp_path, answer):
     """SQuAD's and TriviaQA's, as the hub has them; a function of one's own may take what it likes."""
-    data = write_rows(tmp_path / "q.jsonl", [{"question": "a?", "answer": "b"}, {"question": "a?", "answer": answer}])
+    data = write_rows(tmp_path / "q.jsonl", [{"question": "a?", "answer": one} for one in ("b", json.loads(answer))])
     refused(lambda: load(data, ["exact"]), "q.jsonl: row 2", "exact", "answer_field")
     config = configured(data)
     own = Reward("own", function=lambda **columns: [], needs=("answer",))
@@ -144,7 +130,7 @@ def test_answers_that_are_sentences_are_counted_with_the_first_one(tmp_path):
 def test_bad_rows_are_counted_together_and_one_key_leaves_them_out(tmp_path):
     """Of every kind, in the file that is trained on; a row's number is that in the file."""
     good = {"question": "a?", "answer": "b"}
-    bad = [3, {"question": None}, {"question": []}, {"question": "a?", "answer": {"text": "b"}}, {}, "x", [1]]
+    bad = json.loads('[3, {"question": null}, {"question": []}, {"question": "a?", "answer": {}}, {}, "x", [1]]')
     data = write_rows(tmp_path / "q.jsonl", [good, *bad, good, *bad[:1], {**good, "question": "last?"}])
 
     named = [f"row {number} " for number in (2, 3, 4, 5, 6)]
@@ -205,21 +191,19 @@ def test_the_seed_decides_the_order_of_choices(tmp_path):
 
 def test_rewards_are_paid_by_their_weights(data):
     """The answer is right, and has not the format: 1 and -1."""
-    for weights, reward in (("null", 0.0), ("[1,0]", 1.0), ("[0,1]", -1.0), ("[3,0.5]", 2.5)):
-        scorer = prepare_rewards(
-            QuestionData(configured(data, "reward_funcs=[exact,format]", f"reward_weights={weights}")), print
-        )
-        group = make_answers({"answer": "5"}, "5")
-        scorer.grade([group])
-        assert group.completions[0].reward == reward
-        scorer.close()
+    config = configured(data, "reward_funcs=[exact,format]", "reward_weights=[3,0.5]")
+    scorer = prepare_rewards(QuestionData(config), print)
+    group = make_answers({"answer": "5"}, "5")
+    scorer.grade([group])
+    scorer.close()
+    assert group.completions[0].reward == 2.5
 
 
-@pytest.mark.parametrize(("epochs", "rows", "steps"), [(1, 8, 2), (1, 9, 3), (1.5, 10, 4), (2, 3, 2), (0.1, 8, 1)])
+@pytest.mark.parametrize(("epochs", "rows", "steps"), cases(__file__, "epochs"))
 def test_a_run_has_as_many_steps_as_its_epochs_need(data, epochs, rows, steps):
     """Four rows to a step; the last one may begin another epoch."""
-    assert num_steps(configured(data, f"num_train_epochs={epochs}"), rows, 4) == steps
-    assert num_steps(configured(data, f"num_train_epochs={epochs}", "max_steps=7"), rows, 4) == 7
+    assert num_steps(configured(data, f"num_train_epochs={epochs}"), int(rows), 4) == int(steps)
+    assert num_steps(configured(data, f"num_train_epochs={epochs}", "max_steps=7"), int(rows), 4) == 7
 
 
 def test_a_prompt_leaves_the_room_of_its_completion(data, policy):

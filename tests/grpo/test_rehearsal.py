@@ -8,7 +8,7 @@ from making import write_rows
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.doctor import estimate
-from grpo.doctor.estimate import StepTime, load_trainer, num_packed, time_step
+from grpo.doctor.estimate import load_trainer, num_packed, time_step
 from grpo.run.case import Case
 from rewards.services import Checkup
 
@@ -53,17 +53,17 @@ def test_a_small_step_is_scaled_by_its_tokens_and_leaves_no_trace(kind, config, 
     trainer.clock.result = result
     monkeypatch.setattr(estimate.psutil, "getloadavg", lambda: (3.4, 1.0, 1.0))
     monkeypatch.setattr(estimate.psutil, "cpu_count", lambda: 2 if kind == "stage 2" else 4)
-    step = time_step(trainer)
-    assert ("a load of 3.4 on 2 cores" in step.measured) == (kind == "stage 2")
+    phases, measured = time_step(trainer)
+    assert ("a load of 3.4 on 2 cores" in measured) == (kind == "stage 2")
     assert sorted(tmp_path.rglob("*")) == before
     if kind == "stage 2":
         assert all(len(completion.ids) <= 8 for group in made for completion in group.completions)
         prompts = [len(prompt.ids) for prompt in trainer.training_data.rows]
         tokens = len(made) * (sum(prompts) / len(prompts) + 2 * 40)
-        assert step.phases == pytest.approx({"generating": 40 / 10, "training": tokens / 100})
+        assert phases == pytest.approx({"generating": 40 / 10, "training": tokens / 100})
     else:
         sizes = list(map(num_packed, trainer.training_data.rows))
-        assert len(made) == 2 and step.phases == pytest.approx({"training": 4 * sum(sizes) / len(sizes) / 100})
+        assert len(made) == 2 and phases == pytest.approx({"training": 4 * sum(sizes) / len(sizes) / 100})
 
 
 def test_the_terms_of_a_run(config, monkeypatch):
@@ -72,7 +72,7 @@ def test_the_terms_of_a_run(config, monkeypatch):
     case.prompts, case.rows = [None] * 6, {"eval": [None] * 16}
     phases = {"generating": 3.0, "reference": 1.0, "training": 2.0}
     case.trainer = "one"
-    monkeypatch.setattr(estimate, "time_step", lambda trainer: StepTime(phases, "all of it"))
+    monkeypatch.setattr(estimate, "time_step", lambda trainer: (phases, "all of it"))
     case.checkups = {"judge": Checkup("", 0.5, (10_000, 2_000))}
     text = estimate.duration(case)
     assert "7.00 s a step: generating 3.00 + reference 1.00 + training 2.00 + judge (at most) 1.00" in text

@@ -283,7 +283,6 @@ def test_it_fits_the_terminal_and_is_told_as_json(finished, capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["row"] == row and len(told["shown"]) == 4 and len(told["answers"]) == 16
     token = told["shown"][0]["tokens"][0]
-    assert token["policy_logp"] == pytest.approx(token["sampler_logp"], abs=1e-5) and token["ratio"] == 1
     told["shown"][0] |= {"completion": HOSTILE, "tokens": [token | {"text": HOSTILE}]}
     assert not any("\x1b" in line for line in lines_of(told | {"question": HOSTILE}))
 

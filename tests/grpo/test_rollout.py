@@ -3,10 +3,9 @@ rewards become advantages."""
 
 import math
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
-from making import make_completion, make_group, of_each
+from making import grade_groups, make_answers, make_completion, make_group, of_each
 
 from grpo.algorithm.advantages import set_advantages
 from grpo.algorithm.interfaces import Settings
@@ -14,8 +13,8 @@ from grpo.algorithm.rollout import Rollout
 from grpo.algorithm.schema import Order, Prompt, Score, TrainerState
 from grpo.algorithm.step import rewards_of
 from grpo.config.options import TrainConfig
+from grpo.engine.device.peers import Peers
 from rewards.registry import Reward
-from rewards.scorer import Scorer
 
 KEYS = {
     "seed": 5,
@@ -30,14 +29,14 @@ KEYS = {
 
 def replicas(rank=0, world=1, others=()):
     """The other replicas hold these values. `gathered` writes down what this one gives."""
-    gathered = []
+    ranks = Peers(rank, world)
+    ranks.max, ranks.gathered = float, []
 
     def gather_lists(mine):
-        gathered.append(mine)
+        ranks.gathered.append(mine)
         return [value for values in (*others[:rank], mine, *others[rank:]) for value in values]
 
-    ranks = SimpleNamespace(rank=rank, world=world, max=lambda value: value, sum=list, gather_lists=gather_lists)
-    ranks.is_main, ranks.replicas, ranks.gathered = rank == 0, ranks, gathered
+    ranks.gather_lists = gather_lists
     return ranks
 
 
@@ -98,9 +97,8 @@ def rows_of(groups):
 
 def test_each_completion_goes_to_the_scorer_with_its_own_prompt_group_and_place():
     made = rollout()
-    sampled = made.sample(0)
-    groups = sampled.groups
-    assert groups is sampled.generated and rows_of(groups) == [0, 1]
+    groups, generated = made.sample(0)
+    assert groups is generated and rows_of(groups) == [0, 1]
     assert [of_each(group, "ids") for group in groups] == [[[0], [1]], [[2], [3]]]
     assert sorted(made.scorer.submitted) == [
         (0, 0, "text 0", "0"),
@@ -114,7 +112,7 @@ def test_each_completion_goes_to_the_scorer_with_its_own_prompt_group_and_place(
 
 def test_rewards_are_waited_for_once():
     made = rollout()
-    groups = made.sample(0).groups
+    groups, _ = made.sample(0)
     made.wait(groups)
     made.wait(groups)
     assert made.scorer.collected == [0, 1] and made.phases == ["time/generate", "time/reward", "time/reward"]
@@ -123,11 +121,11 @@ def test_rewards_are_waited_for_once():
 def test_ranks_share_out_what_one_would_take():
     """Prompts in turn; every completion has the seed that it would have in a single process."""
     alone = rollout(groups_per_replica=4)
-    groups = alone.sample(3).groups
+    groups, _ = alone.sample(3)
     seeds = {group.prompt.row: alone.scorer.seeds[0][2 * n : 2 * n + 2] for n, group in enumerate(groups)}
     for rank, rows in ((0, [0, 2]), (1, [1, 3])):
         made = rollout(rank, 2)
-        assert rows_of(made.sample(3).groups) == rows and made.order.position == alone.order.position == 4
+        assert rows_of(made.sample(3)[0]) == rows and made.order.position == alone.order.position == 4
         assert made.scorer.seeds == [[seed for row in rows for seed in seeds[row]]]
 
 
@@ -148,8 +146,8 @@ def test_dynamic_sampling_goes_on_until_there_are_enough_groups_and_keeps_no_mor
     """Two groups are wanted. Of the first batch one is mixed (the other is all right), of the second both."""
     made = rollout(dynamic_sampling=True)
     made.scorer.outcomes = {0: 2, 1: 1, 2: 1, 3: 1}
-    sampled = made.sample(0)
-    assert rows_of(sampled.generated) == made.scorer.collected == [0, 1, 2, 3] and rows_of(sampled.groups) == [1, 2]
+    groups, generated = made.sample(0)
+    assert rows_of(generated) == made.scorer.collected == [0, 1, 2, 3] and rows_of(groups) == [1, 2]
     assert [row for row, *_ in made.scorer.submitted] == [1, 1, 0, 0, 3, 3, 2, 2]
     assert made.phases == ["time/generate", "time/reward"] * 2  # the wait is not part of the time to generate
 
@@ -157,15 +155,15 @@ def test_dynamic_sampling_goes_on_until_there_are_enough_groups_and_keeps_no_mor
 def test_dynamic_sampling_takes_what_there_is_in_the_end():
     made = rollout(dynamic_sampling=True)
     made.scorer.outcomes = {0: 2, 1: 0, 2: 2, 3: 0, 4: 1, 5: 0}
-    sampled = made.sample(0)
-    assert rows_of(sampled.groups) == [4] and len(sampled.generated) == 6
+    groups, generated = made.sample(0)
+    assert rows_of(groups) == [4] and len(generated) == 6
 
 
 def test_every_rank_goes_on_until_the_last_has_enough():
     made = rollout(dynamic_sampling=True)
     made.ranks.max = lambda missing: max(missing, 1)  # another rank always lacks a group
-    sampled = made.sample(0)
-    assert rows_of(sampled.groups) == [0, 1] and len(sampled.generated) == 6
+    groups, generated = made.sample(0)
+    assert rows_of(groups) == [0, 1] and len(generated) == 6
 
 
 # --- rewards to advantages -------------------------------------------------------------------------------------------
@@ -217,12 +215,8 @@ def test_rewards_normalized_one_by_one():
 def test_a_reward_that_does_not_apply_to_a_prompt_leaves_the_others_to_decide():
     """Also where each reward is normalised by itself: else its None would take the advantages of all completions."""
     rewards = [Reward("exact", lambda text, row: Score(float(text))), Reward("mine", function=lambda **_: [None, None])]
-    scorer = Scorer(rewards)
-    group = make_group((1,), [5], [6])
-    for completion, text in zip(group.completions, "10", strict=True):
-        completion.text = text
-    scorer.grade([group])
-    scorer.close()
+    group = make_answers({}, "1", "0")
+    grade_groups(rewards, group)
     config = TrainConfig(**KEYS | GDPO)
     set_advantages([group], rewards_of([group], config, replicas())[0], config.scale_rewards, replicas())
     first, second = of_each(group, "advantage")

@@ -46,12 +46,10 @@ def test_tables_are_the_cosines_and_sines_of_position_times_frequency(dtype):
     """Column e and e + E/2 turn by position / theta^(2e/E). In bfloat16 a table may be off by the rounding of its
     entries alone, half a step of 2^-8 below 1: the angles themselves are never rounded."""
     cos, sin = ours(config(rope_theta=1e4), dtype, 4096)
-    angle = [[p / 1e4 ** (2 * (e % 8) / HEAD) for e in range(HEAD)] for p in range(4096)]
-    angle = torch.tensor(angle, dtype=torch.float64)
+    angle = torch.arange(4096)[:, None] / 1e4 ** (2 * (torch.arange(HEAD, dtype=torch.float64) % 8) / HEAD)
     bound = {torch.float64: 1e-10, torch.float32: 1e-3, torch.bfloat16: 2**-8}[dtype]
-    assert cos.dtype == sin.dtype == dtype
-    assert (cos.double() - angle.cos()).abs().max() <= bound
-    assert (sin.double() - angle.sin()).abs().max() <= bound
+    for found, wanted in ((cos, angle.cos()), (sin, angle.sin())):
+        assert found.dtype == dtype and (found.double() - wanted).abs().max() <= bound
 
 
 def without_theta(rope):

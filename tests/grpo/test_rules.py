@@ -1,5 +1,6 @@
 """The rules: each recognises a run that has its failure, and keeps quiet about one that nearly has it."""
 
+import json
 import math
 
 import pytest
@@ -106,18 +107,12 @@ def test_equal_rewards_are_no_signal_only_if_advantages_are_equal_too(key):
     assert "95% of the groups have equal rewards (no signal" in diagnosed(1, {key: value}, **EQUAL).first_step
 
 
-@pytest.mark.parametrize(("num_same", "metrics", "is_named"), [
-    (20, {}, True),
-    (19, {}, True),
-    (18, {}, False),
-    (20, {"accuracy": 0.95}, False),  # there is nothing more to learn
-    (20, {"frac_reward_zero_std": 0.9}, False),  # another rule says why
-])  # fmt: skip
-def test_answers_that_stay_the_same_ask_for_a_higher_learning_rate(num_same, metrics, is_named):
-    diagnosis = diagnosed(20, {"learning_rate": 1e-6, "max_steps": 20}, **metrics)
-    four, five = Answer("4."), Answer("5.")
-    found = diagnosis.compare([(four, four)] * num_same + [(four, five)] * (20 - num_same))
-    assert [symptom.rule for symptom in found] == [rules.stands_still] * is_named
+@pytest.mark.parametrize(("num_same", "metrics", "named"), cases(__file__, "the same answers"))
+def test_answers_that_stay_the_same_ask_for_a_higher_learning_rate(num_same, metrics, named):
+    diagnosis = diagnosed(20, {"learning_rate": 1e-6, "max_steps": 20}, **formulas(metrics))
+    same = [(Answer("4."), Answer("4."))] * int(num_same)
+    found = diagnosis.compare(same + [(Answer("4."), Answer("5."))] * (20 - len(same)))
+    assert [symptom.rule for symptom in found] == [rules.stands_still] * bool(named)
     for symptom in found:
         assert symptom.text.startswith(f"{num_same} of 20") and "learning_rate (now 1e-06)" in symptom.advice
 
@@ -129,77 +124,42 @@ def test_a_short_run_without_signal_needs_no_higher_learning_rate(num_steps):
         assert bool(diagnosis.compare([(Answer("4."), Answer("4."))] * 20)) == is_named
 
 
-NO_TAGS = {"format": (-1.0, "no <answer>; no </answer>"), "mine:f": (0.5, "")}
 IN_ORDER = {"format": (1.0, "in order"), "mine:f": (0.0, "")}
 
 
-@pytest.mark.parametrize(("completions", "reason", "remedy"), [
-    ([NO_TAGS] * 8, "8 of 8 completions: no <answer> (format)", "cold_start"),
-    ([NO_TAGS] * 4 + [IN_ORDER] * 4, "4 of 8 completions: no <answer> (format)", "example"),
-    ([NO_TAGS] * 3 + [IN_ORDER] * 5, "5 of 8 completions: 0 (mine:f)", "by hand"),
-    ([NO_TAGS] * 3 + [{}] * 5, None, None),
-    ([{"mine:f": (None, "the function returned None")}] * 2, "2 of 2 completions: the function ret", "finite"),
-    ([{"math": (-0.5, r"no \boxed{} in the completion")}] * 2, r"no \boxed{}", "ask for"),
-    ([{"math": (1.0, "1 is 1")}] * 2, None, None),
-    ([{"tool_cost": (0.0, "0 calls of tools")}] * 2, None, None),  # the price of nothing is no fault
-    ([{"tool_cost": (-1.0, "1 call of tools")}] * 2, "1 call of tools (tool_cost)", "by hand"),
-    ([], None, None),
-])  # fmt: skip
-def test_the_reason_that_most_completions_share_and_what_helps(completions, reason, remedy):
-    found = dominant_reason(completions)
-    assert (found is None) == (reason is None)
+@pytest.mark.parametrize(("number", "scores", "rest", "reason", "remedy"), cases(__file__, "reasons"))
+def test_the_reason_that_most_completions_share_and_what_helps(number, scores, rest, reason, remedy):
+    graded = {name: (value, why) for name, (value, why) in json.loads(scores).items()}
+    found = dominant_reason([graded] * int(number) + [IN_ORDER if rest == "in order" else {}] * (8 - int(number)))
+    assert (found is None) == (reason == "")
     assert found is None or (reason in str(found) and remedy in found.remedy)
+    assert dominant_reason([]) is None
 
 
-TAGS, LIMIT, DATA = "cold_start=form", "raise max_completion_length (now 48)", "name the columns"
-
-
-@pytest.mark.parametrize(("reason", "share", "clipped", "remedy"), [
-    ("no <think>; no </think>", 1.0, 0.0, TAGS),
-    ("no <think>; no </think>", 1.0, 1.0, TAGS),  # what is cut off has a beginning all the same
-    ("no </think>", 1.0, 0.6, TAGS),  # so do those that end by themselves
-    ("no </think>", 1.0, 1.0, LIMIT),
-    (r"no \boxed{} in the completion", 0.75, 0.9, LIMIT),
-    ("", 1.0, 0.9, LIMIT),  # a reward that gives no reason
-    ("the row has no answer", None, 0.9, DATA),
-])  # fmt: skip
-def test_what_helps_fits_the_reason(reason, share, clipped, remedy):
-    """Where most completions are cut off, it is the limit, unless that cannot explain what they share."""
-    bad = {"format": (-1.0 if share else None, reason)}
-    completions = [bad] * round(8 * (share or 1)) + [IN_ORDER] * round(8 * (1 - (share or 1)))
-    metrics = {"reward": -1.0, "advantage_abs_mean": 0.0, "completions/clipped_ratio": clipped}
+@pytest.mark.parametrize(("number", "clipped", "remedy", "reason"), cases(__file__, "what helps"))
+def test_what_helps_fits_the_reason(number, clipped, remedy, reason):
+    """Where most completions are cut off, it is the limit, unless that cannot explain what they share: what is cut off,
+    and what ends by itself, has a beginning all the same."""
+    bad = {"format": (None if "the row" in reason else -1.0, reason)}
+    completions = ([bad] * int(number) + [IN_ORDER] * 8)[:8]
+    metrics = {"reward": -1.0, "advantage_abs_mean": 0.0, "completions/clipped_ratio": float(clipped)}
     diagnosis = diagnosed(5, {"max_completion_length": 48}, completions, **metrics)
     assert remedy in diagnosis.first_step and remedy in diagnosis.symptoms["no signal"].advice
-    if clipped:
-        assert remedy in diagnosis.symptoms["cut off"].advice
+    assert clipped == "0.0" or remedy in diagnosis.symptoms["cut off"].advice
 
 
-@pytest.mark.parametrize(("metrics", "words"), [
-    ({}, None),
-    ({"completions/clipped_ratio": 0.75}, "75% of the completions are cut off"),
-    ({"micro_batches": 0}, "nothing is trained on"),
-    ({"frac_reward_zero_std": 0.5}, "50% of the groups have equal rewards"),
-    ({"rewards/format/unscored_frac": 0.25}, "format cannot score 25%"),
-])  # fmt: skip
+@pytest.mark.parametrize(("metrics", "words"), cases(__file__, "the first step"))
 def test_the_first_step_is_described_in_one_line(metrics, words):
     sound = {"completions/clipped_ratio": 0.0, "frac_reward_zero_std": 0.0, "rewards/format/unscored_frac": 0.0}
-    said = diagnosed(1, **sound | metrics).first_step
-    assert (words or "every completion ended") in said and "\n" not in said
+    said = diagnosed(1, **sound | formulas(metrics)).first_step
+    assert words in said and "\n" not in said
 
 
-@pytest.mark.parametrize(
-    ("rates", "is_named"),
-    [
-        ([0.1, 0.3, 0.8, 0.95, 1.0], True),
-        ([0.1, 0.3, 0.8, 0.9499], False),
-        ([0.5, 0.7, 1.0], True),  # it once answered half of the questions
-        ([0.51, 0.7, 1.0], False),
-        ([1.0, 1.0, 1.0], False),
-    ],
-)
-def test_from_which_share_on_a_policy_refuses_all(rates, is_named):
-    history = History(steps=[{"step": step, "refusal_rate": rate} for step, rate in enumerate(rates, 1)])
-    assert bool(rules.refuses_everything(history)) == is_named
+@pytest.mark.parametrize(("rates", "named"), cases(__file__, "refusals"))
+def test_from_which_share_on_a_policy_refuses_all(rates, named):
+    """Of one that has once answered half of the questions."""
+    steps = [{"step": step, "refusal_rate": float(rate)} for step, rate in enumerate(rates.split(), 1)]
+    assert bool(rules.refuses_everything(History(steps=steps))) == bool(named)
 
 
 @pytest.mark.parametrize(("last_step", "has_passed"), [(9, False), (13, False), (14, True), (30, True)])

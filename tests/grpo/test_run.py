@@ -153,8 +153,7 @@ def saved_by(config, world=1):
     """A checkpoint folder as far as resuming looks at what made it."""
     folder = run_module.Path(config.output_dir) / "checkpoint-1"
     folder.mkdir(parents=True, exist_ok=True)
-    manifest = {"world_size": world}
-    (folder / checkpoint.MANIFEST_FILE).write_text(json.dumps(manifest))
+    (folder / checkpoint.MANIFEST_FILE).write_text(json.dumps({"world_size": world}))
     (folder / "config.resolved.yaml").write_text(to_yaml(config))
     return folder
 

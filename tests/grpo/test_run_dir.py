@@ -3,19 +3,16 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
+from commands import python
 from making import refused, run_state
 
 from grpo.base.folders import write_folder
 from grpo.base.storage import write_atomically
 from grpo.run.run_dir import RunDir, is_in_use
 
-ROOT = Path(__file__).parents[2]
 open_run = partial(RunDir, resume=False, overwrite=False)
 FOREIGN = ("notes.txt", "checkpoint.py", "data", "final.txt")
 
@@ -71,8 +68,7 @@ def test_a_run_that_is_overwritten_stays_in_old_run_until_its_successor_has_made
     """Also if a second successor follows one that ended before that; a kill while it is moved loses nothing."""
     fill(tmp_path)
     code = "import sys; from grpo.run.run_dir import RunDir; RunDir(sys.argv[1], False, overwrite=True).begin()"
-    keys = {"env": {**os.environ, "FAILPOINT": "replace-moving:4"}, "cwd": ROOT}
-    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], **keys).returncode == -signal.SIGKILL
+    assert python("-c", code, tmp_path, FAILPOINT="replace-moving:4").returncode == -signal.SIGKILL
     for text in ("first", "second"):
         made = open_run(tmp_path, overwrite=True)
         made.begin()
@@ -82,14 +78,6 @@ def test_a_run_that_is_overwritten_stays_in_old_run_until_its_successor_has_made
         assert "old-run" in capsys.readouterr().err
         assert (tmp_path / "old-run" / "final" / "file").read_text() == "final"
         assert (tmp_path / "old-run" / "metrics.jsonl").read_text() == "{}"
-
-
-def test_a_run_whose_successor_does_not_begin_stays_as_it_was(tmp_path, capsys):
-    before = contents(fill(tmp_path))
-    made = open_run(tmp_path, overwrite=True)
-    made.update(data={"training data": "3 rows"})
-    made.close(3, "a typo")
-    assert "unchanged" in capsys.readouterr().err and contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

@@ -32,9 +32,10 @@ def test_greedy_tokens_equal_transformers(tmp_path, family):
         assert completion.finish_reason == ("stop" if ids[-1] == 2 else "length")
 
 
-@pytest.mark.parametrize(
-    "sampling", [SamplingParams(25), SamplingParams(25, 0.7, 0.9), SamplingParams(25, 1.2, 1.0, 10)], ids=str
-)
+SAMPLING = [SamplingParams(25, 0.7), SamplingParams(25, 0.7, 0.9), SamplingParams(25, 1.2, 0.95, 10)]
+
+
+@pytest.mark.parametrize("sampling", SAMPLING, ids=str)
 def test_same_tokens_in_any_company(checkpoint, sampling):
     """A completion depends on its prompt, its seed and the weights: not on slots, order, refill or prefill batches."""
     model, seeds = policy(checkpoint), list(range(100, 120))
@@ -64,13 +65,7 @@ def scored(model, prompts, done, sampling):
         return batch_logprobs(model, tokens, temperature=sampling.temperature)[0], recorded_C
 
 
-@pytest.mark.parametrize("sampling", [
-    SamplingParams(25),
-    SamplingParams(25, 0.7),
-    SamplingParams(25, 0.7, 0.9),
-    SamplingParams(25, 1.0, 1.0, 10),
-    SamplingParams(25, 0.8, 0.95, 30),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize("sampling", SAMPLING, ids=str)
 @pytest.mark.parametrize("held", [None, "int8", "nf4"])
 def test_logprobs_equal_the_trainers(checkpoint, sampling, held):
     """To 1e-5 in float32, with temperature, top-p and top-k: what is scored is the distribution that was sampled

@@ -29,12 +29,10 @@ def with_result(folder, *keys_and_kind):
     return find_saved(str(folder))
 
 
-def save(run, step, is_damaged=False):
+def save(run, step):
     with checkpoint.new_checkpoint(run, step) as folder:
         checkpoint.write_state(folder, {"master": torch.ones(2)}, {"step": step})
         (folder / "config.resolved.yaml").write_text((run / "config.resolved.yaml").read_text())
-    if is_damaged:
-        (run / f"checkpoint-{step}" / checkpoint.COUNTERS_FILE).write_text("{ }")
 
 
 def test_a_run_stands_for_its_result_or_else_for_its_newest_valid_checkpoint(tmp_path):
@@ -42,7 +40,8 @@ def test_a_run_stands_for_its_result_or_else_for_its_newest_valid_checkpoint(tmp
     refused(lambda: find_saved(str(run)), "has written no model yet", "no valid checkpoint")
     save(run, 2)
     save(run, 10)
-    save(run, 11, is_damaged=True)
+    save(run, 11)
+    (run / "checkpoint-11" / checkpoint.COUNTERS_FILE).write_text("{ }")
     refused(lambda: find_saved(str(run / "checkpoint-11")), "is damaged", exit_code=6)
     found = find_saved(str(run))
     assert found.name == str(run / "checkpoint-10") and found.config_path == run / "checkpoint-10/config.resolved.yaml"

@@ -1,8 +1,10 @@
 """What has no gradient is not computed, and nothing else changes: in float64, beside the same step with every token."""
 
+import json
+
 import pytest
 import torch
-from making import ALONE, fill, load, make_group, write_checkpoint
+from making import ALONE, cases, fill, load, make_group, write_checkpoint
 
 from grpo.algorithm.interfaces import Settings
 from grpo.algorithm.logprobs import batch_logprobs
@@ -16,7 +18,6 @@ from grpo.engine.device.peers import Peers
 from grpo.engine.model.flat import FlatParameters
 from grpo.engine.model.memory import Budget, MemoryLimit
 
-LOSSES = ["grpo", "dapo", "dr_grpo", "bnpo"]
 ANSWERS = (7, 3, 4, 8), (9, 6, 5), (11, 12), (13, 14, 15)
 
 
@@ -28,9 +29,6 @@ def make_groups():
     fill(groups[1], advantage=[1.5, 0.0, -0.5, -1.0], credited_from=[2, 1, 0, 1])
     fill(groups[2], advantage=[1.0, -1.0, -0.0, 2.0], finish_reason=["stop", "stop", "stop", "length"])
     return fill(groups[2], sentences=[[Sentence("", 0, 2, False)], [], [], []]) and groups
-
-
-NUM_SCORED = [0, 0, 0, 0, 2, 0, 2, 2, 4, 3, 0, 3]  # of the completions of make_groups, without a KL term
 
 
 def config_of(**keys):
@@ -63,7 +61,7 @@ def train(folder, config, is_complete):
     return [*found, optimizer.flat.values.clone(), torch.tensor(learned.meter.loss)], learned
 
 
-@pytest.mark.parametrize("loss_type", LOSSES)
+@pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo", "bnpo"])
 @pytest.mark.parametrize("keys", [
     {},
     {"importance_sampling_level": "sequence"},
@@ -84,15 +82,11 @@ def test_gradients_are_those_of_all_tokens(tmp_path, loss_type, keys):
     assert of_scored.micro_batches < of_all.micro_batches or config.beta
 
 
-@pytest.mark.parametrize(("keys", "wanted"), [
-    ({}, NUM_SCORED),
-    ({"beta": 0.1}, [4, 3, 2, 3] * 3),
-    # with one ratio per sequence, a token without an advantage is in the ratio of the others
-    ({"importance_sampling_level": "sequence"}, [0, 0, 0, 0, 4, 0, 2, 3, 4, 3, 0, 3]),
-])  # fmt: skip
-def test_which_tokens_are_scored(keys, wanted):
+@pytest.mark.parametrize(("keys", "numbers"), cases(__file__, "scored"))
+def test_which_tokens_are_scored(keys, numbers):
     """Denominators count all tokens of trained completions, scored or not: 11 of them, with 33 tokens."""
-    groups, config = make_groups(), config_of(loss_type="dapo", **keys)
+    groups, config = make_groups(), config_of(loss_type="dapo", **json.loads(keys))
+    wanted = list(map(int, numbers.split()))
     set_trained(groups, config)
     set_loss_weights(groups, config, ALONE)  # whether before or after
     members = completions_of(groups)

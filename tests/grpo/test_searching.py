@@ -71,9 +71,6 @@ def test_without_tools_a_call_declines(capsys, model):
         assert has_called or one["completion"] == other["completion"]
         assert not has_called or other["completion"].endswith("<answer>I don't know</answer>")
     assert with_tools["not_attempted"] == 0
-    refused(
-        lambda: main([str(model), "--data", "q.jsonl", "--reward", "exact", "--without-tools"]), "no tools", exit_code=2
-    )
 
 
 def test_without_tools_a_call_is_right_where_to_decline_is(capsys, model):
@@ -159,7 +156,7 @@ def test_results_in_the_answers_of_stage_1_are_given(chat_checkpoint):
 
 
 def test_the_cold_start_of_the_library_searches():
-    """For some people always, for the others never; nobody declines. One search in ten finds nothing."""
+    """For some people always, for the others never; nobody declines."""
     world = make_people(0, LIBRARY)
     calls = {}
     for question, text in world.conversations:
@@ -169,8 +166,6 @@ def test_the_cold_start_of_the_library_searches():
     assert {len(calls[question]) for question in searched} == {LIBRARY.searches}
     assert not any(any(called) for question, called in calls.items() if question not in searched)
     assert not any("don't know" in text for _, text in world.conversations)
-    misses = sum(NOTHING_FOUND in text for _, text in world.conversations)
-    assert misses / (LIBRARY.searches * len(searched)) == pytest.approx(0.1, abs=0.03)
 
 
 def test_the_cold_start_of_a_real_model_recalls_an_answer_and_then_searches_at_random():

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from making import ALONE, from_transformers, read_lines, refused, same_tensors, twins, write_rows
+from making import ALONE, cases, from_transformers, read_lines, refused, same_tensors, twins, write_rows
 
 from grpo.algorithm.optimizer import Optimizer
 from grpo.base.errors import PREFLIGHT
@@ -92,24 +92,11 @@ def test_answers_of_which_credit_answer_trains_nothing_are_left_out(configure, c
     assert example.completions[0].credited_from == cut
 
 
-@pytest.mark.parametrize(
-    ("header", "tools", "answer", "trained"),
-    [
-        ("<think>\n", [], "<think>\nOne and one.\n</think><answer>It is 2.</answer>", "It is 2.</answer>"),
-        (
-            *("", ["search"], "<think>So: <search>1</search><result>one,\n  two</result> 2.</think><answer>2</answer>"),
-            "<search>1</search><result>one, two</result> 2.</think><answer>2</answer>",
-        ),
-        (
-            *("<think>\n", ["search"], "<think>\nSo 2.</think><search>1</search><result>\n</result><answer>2</answer>"),
-            "</think><search>1</search><result></result><answer>2</answer>",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("header", "tools", "answer", "trained"), cases(__file__, "what is trained"))
 def test_what_is_trained_is_sought_among_the_tokens(configure, chat_checkpoint, header, tools, answer, trained):
     """The template may have opened the thoughts, and a result is written as a tool would give it: neither is what the
     file says."""
-    config, _ = configure([[("user", "What?"), ("assistant", answer)]], credit="answer", tools=tools)
+    config, _ = configure([[("user", "What?"), ("assistant", answer)]], credit="answer", tools=tools.split())
     tokenizer = load_tokenizer(chat_checkpoint)
     tokenizer.chat_template = tokenizer.chat_template.replace("assistant\n", "assistant\n" + header)
     (example,), _ = load_examples(config, ChatEncoder(tokenizer), 1000)

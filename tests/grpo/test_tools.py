@@ -5,18 +5,16 @@ import itertools
 import os
 import threading
 import time
-from concurrent.futures import Future
-from pathlib import Path
 
 import pytest
 import torch
 from making import cases, load, make_completion, pieces_tokenizer, refused, write_tool_checkpoint
 from tokenizers import normalizers
-from tool_twin import naive
+from tool_twin import check_tokens, sampled, told
 
-from grpo.algorithm.schema import Completion, own_words
+from grpo.algorithm.schema import own_words
 from grpo.data.prompts import ChatEncoder, load_tokenizer
-from grpo.engine.device.draw import NO_CUT, SamplingParams
+from grpo.engine.device.draw import SamplingParams
 from grpo.engine.sampling.sampler import Sampler
 from grpo.tools import workers
 from grpo.tools.functions import as_tool, find_tools, tag_of
@@ -74,18 +72,8 @@ def make_tools(encoder):
         tools.close()
 
 
-def sampled(model, encoder, tools, prompts, number, sampling, seeds, **options):
-    sampler = Sampler(model, [encoder.end], tools=tools)
-    vars(sampler).update(options)
-    return sampler.sample(prompts, number, sampling, seeds)
-
-
 def prompts_of(encoder):
     return [encoder.plain(text) for text in ("a", "where was b", "<search>c</search>", "<search>", "a 1 2 3 4 5 6 7")]
-
-
-def told(done):
-    return [[(one.ids, one.calls, one.finish_reason) for one in group] for group in done]
 
 
 def own_answer(encoder, max_calls):
@@ -116,25 +104,20 @@ def test_completions_equal_a_naive_loops_token_by_token(checkpoint, encoder, mak
     model, prompts = load(checkpoint, rank=4, dtype=torch.float64), prompts_of(encoder)
     seeds, answer = list(range(200, 200 + 5 * len(prompts))), own_answer(encoder, max_calls)
     done, *again = (
-        sampled(model, encoder, make_tools(tools, max_calls=max_calls), prompts, 5, sampling, seeds, **options)
+        sampled(model, [encoder.end], make_tools(tools, max_calls=max_calls), prompts, 5, sampling, seeds, **options)
         for tools, options in [
             (FUNCTIONS, {}),
             *((FUNCTIONS | {"search": slow_search}, options) for options in COMPANY),
         ]
     )
     assert all(told(other) == told(done) for other in again)
+    check_tokens(model, prompts, done, sampling, seeds, [encoder.end], answer)
     num_calls = []
-    for number, seed in enumerate(seeds):
-        completion = done[number // 5][number % 5]
-        ids, logps, cuts, given = naive(model, prompts[number // 5], sampling, seed, [encoder.end], answer)
-        assert completion.ids == ids
-        assert list(completion.drawn()) == [place for place, is_given in enumerate(given) if not is_given]
-        assert completion.logps == pytest.approx(logps, abs=1e-5)
-        assert completion.cuts == pytest.approx(cuts, abs=1e-5)
-        assert completion.finish_reason == ("stop" if ids[-1] == encoder.end else "length")
+    for completion in itertools.chain(*done):
+        assert completion.finish_reason == ("stop" if completion.ids[-1] == encoder.end else "length")
         num_calls.append(len(completion.calls))
         for call in completion.calls:
-            own = encoder.decode(ids)[slice(*call.span)]
+            own = encoder.decode(completion.ids)[slice(*call.span)]
             assert own.startswith(f"<{call.tool}>") and own.endswith(f"<result>{call.result}</result>")
             assert own.partition(f"</{call.tool}>")[2].partition("<result>")[0] in ("", "!", "?", "<search>")
     assert set(range(min(max_calls, 2) + 1)) <= set(num_calls) and sum(num_calls) > 10
@@ -143,7 +126,7 @@ def test_completions_equal_a_naive_loops_token_by_token(checkpoint, encoder, mak
 def test_a_stream_tells_each_token_once_those_of_tools_too(checkpoint, encoder, make_tools):
     model, prompts = load(checkpoint, rank=4, dtype=torch.float64), prompts_of(encoder)
     params, seeds, ended = SamplingParams(LIMIT), list(range(2 * len(prompts))), []
-    done = sampled(model, encoder, make_tools(), prompts, 2, params, seeds)
+    done = sampled(model, [encoder.end], make_tools(), prompts, 2, params, seeds)
     sampler = Sampler(model, [encoder.end], tools=make_tools())
     for seed, completion in enumerate(itertools.chain(*done)):
         ids = list(sampler.stream(prompts[seed // 2], params, seed, lambda _, one: ended.append(one)))
@@ -221,18 +204,14 @@ def test_what_a_call_is(text, tool, query):
     assert (found.groups() if found else ("", "")) == (tool, query)
 
 
-def test_tags_that_are_never_closed_take_linear_time():
-    text = "<search>" * 100_000
-    started = time.process_time()
-    assert call_pattern(["search"]).search(text) is None
-    assert time.process_time() - started < 5
+def test_tags_that_are_never_closed_take_linear_time(linear_time):
+    assert call_pattern(["search"]).search("<search>" * 100_000) is None
 
 
 def one_call(encoder, tools, text="<search>a</search>", after=None):
     """What becomes of a completion that calls, and its last call. after: what it has said before."""
-    calls, completion, ids = tools.new_calls(), after or Completion([], [], [], "stop"), encoder.plain(text)
-    for name, new in ("ids", ids), ("logps", [-1.0] * len(ids)), ("cuts", [NO_CUT] * len(ids)):
-        getattr(completion, name).extend(new)
+    calls, before = tools.new_calls(), after or make_completion(())
+    completion = make_completion([*before.ids, *encoder.plain(text)], calls=before.calls)
     assert calls.pause(0, completion, 500)
     while not (taken := calls.take(wait=True)):
         pass
@@ -258,10 +237,6 @@ async def exits_later(query):
     raise SystemExit(3)
 
 
-async def takes_two(query, more):
-    pass
-
-
 class Text:
     """What makes its text in this way."""
 
@@ -272,10 +247,6 @@ class Text:
         return self.make("")
 
 
-async def forgets(query):
-    pass
-
-
 async def waits(query):
     await asyncio.sleep(3600)
 
@@ -283,22 +254,15 @@ async def waits(query):
 @pytest.mark.parametrize(("tool", "failure"), [
     (failing, "the shop is closed"),
     (exits, "SystemExit"),
-    (exits_later, "SystemExit"),
-    (takes_two, "TypeError: takes_two() missing"),
     (lambda query: Text(exits), "SystemExit"),
     (lambda query: Text(lambda text: threading.Event().wait(20)), "no answer within 0.2 s (tool_timeout_s)"),
     (lambda query: 10**10_000, "ValueError"),
     (ends_its_loop, "its event loop has ended"),
-    (forgets, "returned a NoneType"),
     (lambda query: None, "returned a NoneType"),
-    (lambda query: b"a", "returned a bytes"),
-    (lambda query: (part for part in query), "returned a generator"),
     (lambda query: [str.upper, max, object()], "returned a list"),
     (waits, "no answer within 0.2 s (tool_timeout_s)"),
     (lambda query: threading.Event().wait(20), "no answer within 0.2 s (tool_timeout_s)"),
-], ids=(
-    "raises exits exits_later two text_exits text_hangs no_text loop async nothing bytes lazy objects waits hangs"
-).split())  # fmt: skip
+], ids="raises exits text_exits text_hangs no_text loop nothing objects waits hangs".split())  # fmt: skip
 def test_a_tool_that_fails_ends_its_completion_with_the_reason(encoder, make_tools, tool, failure):
     completion, call = one_call(encoder, make_tools({"search": tool}, timeout_s=0.2))
     assert failure in call.failure and completion.failure == call.failure and completion.finish_reason == "tool"
@@ -316,12 +280,6 @@ def test_an_async_tool_that_exits_leaves_the_others_alone(encoder, make_tools):
     while len(taken) < 2:
         taken |= {number: completion.calls[0] for number, completion, _ in calls.take(wait=True)}
     assert taken[0].result == "a" and not taken[0].failure and "SystemExit" in taken[1].failure
-
-
-def test_a_call_that_is_not_made_says_why(encoder, make_tools):
-    tools = make_tools()
-    tools.workers.hung = [Future()] * workers.MAX_HUNG
-    assert one_call(encoder, tools)[1].failure == "not called: 32 calls of tools hang"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows cannot fork")
@@ -379,7 +337,6 @@ def test_many_calls_need_few_threads(encoder, make_tools):
 def two(a: str, b: str) -> str: ...
 def none() -> str: ...
 def number(n: int) -> str: ...
-def named(*, query: str) -> str: ...
 def with_default(query: str, k: int = 3) -> str: ...
 def bare(query): ...
 
@@ -399,8 +356,8 @@ class Needs(Shop):
 
 
 @pytest.mark.parametrize(("tool", "why"), [
-    (two, "'b'"), (none, "too many"), (number, "n: int is no text"), (named, "too many"), (3, "no function"),
-    (dict, "no function"), (Path, "no function"), (Needs, "cannot make the tool mine"),
+    (two, "'b'"), (none, "too many"), (number, "n: int is no text"), (3, "no function"),
+    (dict, "no function"), (Needs, "cannot make the tool mine"),
 ])  # fmt: skip
 def test_a_tool_takes_one_text(tool, why):
     refused(lambda: as_tool("mine", tool), why, exit_code=2)

@@ -128,19 +128,6 @@ def test_a_resumed_run_keeps_its_micro_batches(tmp_path, trained, monkeypatch):
     assert same_tensors(*(tmp_path / name / ADAPTER for name in ("whole", "run")))
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [{}, {"lora_r": 0, "learning_rate": 1e-4}, {"lora_dropout": 0.3}, {"top_p": 0.8, "temperature": 0.7}],
-    ids=["lora", "full", "dropout", "top_p"],
-)
-def test_kl_is_zero_at_step_0_and_positive_later(trained, keys):
-    """The reference is the policy at step 0. With dropout the policy is perturbed; with B = 0 that has no
-    effect yet."""
-    lines = trained(**keys, max_steps=4)
-    assert abs(lines[0]["kl"]) < 1e-10 and lines[-1]["kl"] > 1e-6
-    assert lines[0]["sampler/logp_diff_max"] <= 1e-5 and lines[0]["clip_ratio/region_mean"] == 0
-
-
 @pytest.mark.parametrize("keys", [
     {"mask_truncated_completions": True},
     {"torch_dtype": "bfloat16"},
@@ -151,10 +138,7 @@ def test_options_that_no_twin_has_train(trained, keys):
     """What minimal.py has is compared with it."""
     lines = trained(**keys)
     assert len(lines) == 3 and lines[-1]["skipped_steps"] == 0
-    masked = [
-        line for line in lines if keys.get("mask_truncated_completions") and line["completions/clipped_ratio"] == 1
-    ]
-    assert all((line["grad_norm"] > 0) == (line not in masked) for line in lines)
+    assert all(line["grad_norm"] > 0 or line["completions/clipped_ratio"] == 1 for line in lines)
 
 
 def test_clipping_is_seen_where_it_happens(trained):

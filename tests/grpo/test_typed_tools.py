@@ -10,10 +10,20 @@ from typing import Literal
 
 import pytest
 import torch
-from chat_templates import ENDS, FAMILIES, special_of, tokenizer_of, write_calling_checkpoint, write_typed_checkpoint
+from chat_templates import (
+    ENDS,
+    FAMILIES,
+    IN_TAGS,
+    MISTRAL,
+    QWEN25,
+    special_of,
+    tokenizer_of,
+    write_calling_checkpoint,
+    write_typed_checkpoint,
+)
 from commands import ROOT
-from making import groups_of, load, make_completion, read_lines, refused
-from tool_twin import check_gradient, naive
+from making import cases, groups_of, load, make_completion, read_lines, refused
+from tool_twin import check_gradient, check_tokens, sampled, told
 from transformers.utils import get_json_schema
 
 from grpo.algorithm.schema import Completion, Prompt, own_words
@@ -22,9 +32,8 @@ from grpo.base.text import encodable
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder
 from grpo.engine.device.draw import SamplingParams
-from grpo.engine.sampling.sampler import Sampler
 from grpo.tools.arguments import checker, misfit
-from grpo.tools.environment import Environment, methods_of
+from grpo.tools.environment import methods_of
 from grpo.tools.functions import build_tools, find_tools, protocol_of
 from grpo.tools.protocol import Request
 from grpo.tools.template import TemplateProtocol
@@ -67,19 +76,12 @@ def by_place(a: int, /) -> int:
 
 
 TYPED = {"add": add, "shout": shout}
-CALLS = [
-    ("add", {"a": 1, "b": 2}), ("add", {"a": 20, "b": -3}), ("shout", {"text": "é 漢."}),
-    ("shout", {"text": "x", "times": 3}), ("add", {"a": "1", "b": 2}), ("add", {"a": 1}), ("other", {}),
-    ("add", {"a": 1, "b": 2, "c": 3}), ("shout", {"text": "a\nb" * 40}),
-]  # fmt: skip
-ANSWERS = [
-    "3", "17", "É 漢..", "Error: ValueError: too loud", "Error: add.a: '1' is not of type 'integer'",
-    "Error: add: 'b' is a required property", "Error: there is no tool other; there are add, shout",
-    "Error: add: Additional properties are not allowed ('c' was unexpected)", "A\nB" * 40 + ".",
-]  # fmt: skip
+TABLE = cases(__file__, "calls")
+CALLS = [*((name, json.loads(given)) for name, given, _ in TABLE), ("shout", {"text": "a\nb" * 40})]
+ANSWERS = [*(answer for *_, answer in TABLE), "A\nB" * 40 + "."]
 
 
-def written(family: str, *calls: tuple[str, dict]) -> str:
+def written(family, *calls):
     """Calls as a model of the family writes them."""
     spelled = [json.dumps({"name": name, "arguments": given}, ensure_ascii=False) for name, given in calls]
     if family == "llama3.1":
@@ -91,24 +93,23 @@ def written(family: str, *calls: tuple[str, dict]) -> str:
     return "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in spelled)
 
 
-def words(family: str) -> list[str]:
+def words(family):
     one = [written(family, call) for call in CALLS]
     several = [] if family == "llama3.1" else [written(family, *CALLS[:2]), written(family, CALLS[2], CALLS[5])]
     spaced = [call + " " * number for call in one for number in range(1, 6 if family == "llama3.1" else 2)]
     return [*one, *several, one[0].replace("}", "", 1), *spaced, *ENDS]
 
 
-def described(family: str, has_steps: bool = False, **changes) -> TemplateProtocol:
+def described(family, has_steps=False):
     tokenizer = tokenizer_of(family, words(family))
     encoder = ChatEncoder(tokenizer, [get_json_schema(tool) for tool in TYPED.values()])
-    settings = {"max_calls": MAX_ROUNDS, "max_tokens": MAX_RESULT, **changes}
-    return TemplateProtocol(encoder, has_steps=has_steps, **settings)
+    return TemplateProtocol(encoder, MAX_ROUNDS, MAX_RESULT, has_steps=has_steps)
 
 
 # --- the slow twin ---------------------------------------------------------------------------------------------------
 
 
-def read(family: str, turn: str) -> list:
+def read(family, turn):
     """The calls of a turn: JSON, or what is wrong with it."""
     if family == "llama3.1":
         parts = [turn.strip()] if re.match(r'\s*\{[^{}]*"name"', turn) else []
@@ -126,14 +127,14 @@ def read(family: str, turn: str) -> list:
     return found
 
 
-def answered(call) -> str:
+def answered(call):
     """What a tool gives for a call."""
     if not isinstance(call, dict):
         return f"Error: this is no call: {call}"
     return ANSWERS[CALLS.index((call["name"], call.get("arguments", call.get("parameters"))))]
 
 
-def follows(family: str, encoder, calls: list, room: int) -> list[int] | None:
+def follows(family, encoder, calls, room):
     """The tokens after a turn with these calls, written out; None if they do not fit."""
     before, around, after = FAMILIES[family][2]
     encode = lambda text: encoder.tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
@@ -155,51 +156,33 @@ def family(request):
     return request.param
 
 
-LOSS_TYPES = dict(zip(FAMILIES, ["dapo", "grpo", "dr_grpo", "bnpo", "dapo"], strict=True))
-
-
-def sampled(model, protocol, ends, prompts, number, seeds, **options):
-    tools = Tools(TYPED, protocol, 60.0)
-    sampler = Sampler(model, ends, tools=tools)
-    vars(sampler).update(options)
-    done = sampler.sample(prompts, number, SamplingParams(LIMIT), seeds)
-    tools.close()
-    return done
-
-
 def test_completions_and_gradients_equal_a_naive_loops(family, tmp_path):
     write_typed_checkpoint(tmp_path, family, words(family))
     model, protocol = load(tmp_path, rank=4, dtype=torch.float64), described(family)
     encoder, number = protocol.encoder, 32 if family == "llama3.1" else 8  # there a call begins the turn
-    level = encoder.tokenizer.backend_tokenizer.pre_tokenizer
-    ends = [encoder.end, *(encoder.tokenizer.convert_tokens_to_ids(level.pre_tokenize_str(end)[0][0]) for end in ENDS)]
+    ends = [encoder.end, *encoder.tokenizer.convert_tokens_to_ids(ENDS)]
     prompts, seeds = [encoder.plain("a"), encoder.plain("where")], list(range(300, 300 + 2 * number))
-    done, given = sampled(model, protocol, ends, prompts, number, seeds), []
+    tools, params = Tools(TYPED, protocol, 60.0), SamplingParams(LIMIT)
+    done, again = (
+        sampled(model, ends, tools, prompts, number, params, seeds, **options)
+        for options in ({}, {"max_slots": 3, "check_every": 4})
+    )
+    tools.close()
 
     def answer(own, num_turns, room):
         calls = read(family, encoder.tokenizer.decode(own[:-1])) if own[-1] in ends else []
         return calls and num_turns < MAX_ROUNDS and follows(family, encoder, calls, room)
 
-    for place, seed in enumerate(seeds):
-        completion = done[place // number][place % number]
-        ids, logps, _, of_one = naive(model, prompts[place // number], SamplingParams(LIMIT), seed, ends, answer)
-        assert completion.ids == ids
-        assert list(completion.drawn()) == [at for at, is_given in enumerate(of_one) if not is_given]
-        assert completion.logps == pytest.approx(logps, abs=1e-5)
-        given.append(of_one)
+    given = check_tokens(model, prompts, done, params, seeds, ends, answer)
     num_calls = [len(one.calls) for group in done for one in group]
-    assert sum(num_calls) > 3 and 0 in num_calls
-    again = sampled(model, protocol, ends, prompts, number, seeds, max_slots=3, check_every=4)
-    assert [[(one.ids, one.calls) for one in group] for group in again] == [
-        [(one.ids, one.calls) for one in group] for group in done
-    ]
-    check_gradient(model, groups_of(prompts, done), given, LOSS_TYPES[family], LIMIT, number)
+    assert sum(num_calls) > 3 and 0 in num_calls and told(again) == told(done)
+    check_gradient(model, groups_of(prompts, done), given)
 
 
 # --- calls and results -----------------------------------------------------------------------------------------------
 
 
-def turn(protocol: TemplateProtocol, text: str) -> Completion:
+def turn(protocol, text):
     return make_completion([*protocol.encoder.tokenizer.encode(text, add_special_tokens=False), protocol.encoder.end])
 
 
@@ -230,7 +213,6 @@ def test_several_calls_are_made_in_order_and_hidden_from_rewards(family):
     assert [call.query for call in completion.calls][:1] == ['{"a": 1, "b": 2}']
     text = protocol.encoder.decode(completion.ids)
     assert own_words(text, completion.calls).strip() == before.strip()
-    assert len(completion.drawn()) + sum(call.end - call.start for call in completion.calls) == len(completion.ids)
 
 
 def test_a_result_before_a_call_that_fails_is_recorded_as_data():
@@ -273,13 +255,9 @@ def test_no_hostile_result_or_call_opens_a_turn(family):
             assert told[0] == told[1]
 
 
-@pytest.mark.parametrize(("call", "why"), [
-    ({"a": 1, "b": 2}, ""), ({"a": 1}, "'b' is a required"), ({"a": True, "b": 2}, "a: True is not of type 'integer'"),
-    ({"a": 1.0, "b": 2}, "a: 1.0 is not of type"), ({"a": 1, "b": 2, "z": 0}, "'z' was unexpected"),
-    ([1, 2], "not of type 'object'"), ({"a": None, "b": 2}, "a: None is not"),
-])  # fmt: skip
-def test_arguments_must_fit_the_description(call, why):
-    problem = misfit("add", call, get_json_schema(add)["function"]["parameters"])
+@pytest.mark.parametrize(("given", "why"), cases(__file__, "arguments"))
+def test_arguments_must_fit_the_description(given, why):
+    problem = misfit("add", json.loads(given), get_json_schema(add)["function"]["parameters"])
     assert why in problem and bool(why) == bool(problem)
 
 
@@ -295,12 +273,9 @@ def test_types_are_those_of_json():
         """
 
     parts = get_json_schema(f)["function"]["parameters"]["properties"]
-    for name, good, bad in (
-        ("a", [None, [], [1]], [["1"], 1, "[]"]), ("b", [{}, {"x": 1}, {"x": 0.5}], [[], {"x": "1"}, None]),
-        ("c", [1, "1"], [1.5, True, [1], None]), ("d", [None, "x", {"x": None}], ["y", {"x": "1"}]),
-    ):  # fmt: skip
+    for name, good, bad in cases(__file__, "types"):
         is_valid = checker()(parts[name]).is_valid
-        assert all(map(is_valid, good)) and not any(map(is_valid, bad))
+        assert all(map(is_valid, json.loads(good))) and not any(map(is_valid, json.loads(bad)))
 
 
 def test_a_response_template_reads_the_calls():
@@ -346,32 +321,58 @@ def test_thoughts_are_no_calls_and_answers_have_the_format():
         assert reward.grade(own_words(text, completion.calls), {"tool_calls": completion.calls}).value == value
 
 
+def keep(text: str, on: bool, numbers: list[int] | None = None) -> str:
+    """Keep something.
+
+    Args:
+        text: What.
+        on: Whether.
+        numbers: More.
+    """
+    return f"{text}|{on}|{numbers}"
+
+
+@pytest.mark.parametrize("family", IN_TAGS)
+def test_calls_in_tags_have_the_types_of_their_tool(family):
+    """A text stays one, whatever it says. What is no call, or misses something, is answered."""
+    _, _, (before, around, after), call = IN_TAGS[family]
+    protocol = TemplateProtocol(ChatEncoder(tokenizer_of(family), [get_json_schema(keep)]), MAX_ROUNDS, MAX_RESULT)
+    two = f"so {call.format(' 7', 'True')}\n{call.format('x', 'no')}"
+    completion, goes_on = called(protocol, two, {"keep": keep})
+    first, second = completion.calls
+    assert goes_on and first.result == " 7|True|[1]" and second.result == "Error: keep.on: 'no' is not of t"
+    given = protocol.decode(completion.ids[second.start :])
+    assert given == before + around.format(first.result) + around.format(second.result) + after
+    for broken, why in (("keep(on=1)", "no call"), ("other\n", "no tool other"), ("keep", "is a re")):
+        assert why in called(protocol, f"<tool_call>{broken}</tool_call>", {"keep": keep})[0].calls[0].result
+
+
+def chosen(function, template=QWEN25, **keys):
+    """The protocol of a tool, for a tokenizer with this template."""
+    tokenizer = tokenizer_of("qwen2.5")
+    tokenizer.chat_template = template
+    return protocol_of(TrainConfig(tools=("x:f",), **keys), tokenizer, {"x:f": function})
+
+
 @pytest.mark.parametrize(("template", "why"), [
     ("{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}A{% endif %}",
      "not known"),
-    (FAMILIES["qwen2.5"][0].replace("+ m.content +", "+"), "does not write"),
-    (FAMILIES["qwen2.5"][0].replace('{"name": "{{ c.function.name }}"', "<function={{ c.function.name }}>{"),
+    (QWEN25.replace("+ m.content +", "+"), "does not write"),
+    (QWEN25.replace('{"name": "{{ c.function.name }}"', "<function={{ c.function.name }}>{"),
      "not known"),
-    (FAMILIES["mistral"][0].replace("[TOOL_CALLS] [", "[TOOL_CALLS]add[ARGS]"), "not known"),
+    (MISTRAL.replace("[TOOL_CALLS] [", "[TOOL_CALLS]add[ARGS]"), "not known"),
 ])  # fmt: skip
 def test_a_template_without_calls_is_refused_or_left_to_tags(template, why):
-    tokenizer, tools = tokenizer_of("qwen2.5"), {"tools": ("x:add",)}
-    tokenizer.chat_template = template
-    refused(lambda: protocol_of(TrainConfig(**tools, tool_format="template"), tokenizer, {"x:add": add}), why)
-    assert not protocol_of(TrainConfig(**tools), tokenizer, {"x:add": add}).is_typed
+    refused(lambda: chosen(add, template, tool_format="template"), why)
+    assert not chosen(add, template).is_typed
 
 
 def test_a_header_may_open_a_thought_that_no_record_has():
-    tokenizer = tokenizer_of("qwen2.5")
-    start, header, end = tokenizer.chat_template.rpartition("<|im_start|>assistant\n")
-    tokenizer.chat_template = f"{start}{header}<think>\n{end}"
-    assert protocol_of(TrainConfig(tools=("x:add",), tool_format="template"), tokenizer, {"x:add": add}).is_typed
+    start, header, end = QWEN25.rpartition("<|im_start|>assistant\n")
+    assert chosen(add, f"{start}{header}<think>\n{end}", tool_format="template").is_typed
 
 
 def test_the_format_is_chosen_by_descriptions_and_template():
-    def chosen(function, **keys):
-        return protocol_of(TrainConfig(tools=("x:f",), **keys), tokenizer_of("qwen2.5"), {"x:f": function})
-
     bare = lambda query: query  # noqa: E731
     assert chosen(add).encoder.tools[0]["function"]["name"] == "f"
     assert find_tools(["x:answer"], {}, {"x:answer": add}, is_typed=True) == {"answer": add}  # no tag is taken
@@ -424,9 +425,19 @@ class Counter:
         self._seen("close")
 
 
+@pytest.fixture
 def counting():
-    config = TrainConfig(environment="x:Counter", reward_funcs=("x:Counter",))
-    return build_tools(config, tokenizer_of("qwen2.5"), {"x:Counter": Counter})
+    """Makes the tools of an environment that counts, with these methods."""
+    made, config = [], TrainConfig(environment="x:Counter", reward_funcs=("x:Counter",))
+
+    def make(**methods):
+        objects = {"x:Counter": type("Counter", (Counter,), methods)}
+        made.append(build_tools(config, tokenizer_of("qwen2.5"), objects))
+        return made[-1]
+
+    yield make
+    for tools in made:
+        tools.close()
 
 
 def begun(tools):
@@ -441,7 +452,7 @@ def graded(completion):
     return asyncio.run(grade("", {"environment": completion.environment}, "Counter", 5.0))
 
 
-def test_an_environment_lives_on_one_thread():
+def test_an_environment_lives_on_one_thread(counting):
     tools = counting()
     prompt = begun(tools)
     assert "count seed 7<|im_end|>" in prompt.text and len(prompt.ids) > 20  # the same seed for the group
@@ -462,7 +473,7 @@ def test_an_environment_lives_on_one_thread():
 
 
 @pytest.mark.parametrize("method", ["reset", "increment", "step", "get_reward"])
-def test_what_becomes_of_an_environment_that_fails(method, monkeypatch):
+def test_what_becomes_of_an_environment_that_fails(counting, method, monkeypatch):
     """A tool's error is told to the model; without an answer of its own the completion gets no reward."""
     monkeypatch.setattr(Counter, "failing", method)
     tools = counting()
@@ -474,35 +485,39 @@ def test_what_becomes_of_an_environment_that_fails(method, monkeypatch):
         refused(lambda: graded(completion), "get_reward fails", exit_code=1)
     else:
         assert not goes_on and f"{method} fails" in completion.failure and completion.finish_reason == "tool"
-    tools.close()
 
 
-def test_what_environments_say_first_must_be_the_same_and_fit():
+def test_an_environment_that_cannot_begin_ends_its_completion_at_once(tmp_path, monkeypatch, counting):
+    write_typed_checkpoint(tmp_path, "qwen2.5", ())
+    monkeypatch.setattr(Counter, "failing", "reset")
     tools = counting()
+    prompt = begun(tools)
+    ((one, other),) = sampled(load(tmp_path), [], tools, [prompt.ids], 2, SamplingParams(50), [7, 8])
+    assert len(one.ids) == len(other.ids) == 1 and "reset fails" in one.failure
+
+
+def test_what_environments_say_first_must_be_the_same_and_fit(counting):
+    tools, said = counting(), itertools.cycle(["", "abc"])
     tools.max_prompt = 10
     refused(lambda: begun(tools), "makes a prompt too long", exit_code=1)
-    tools.factory = type("Other", (Counter,), {"reset": lambda self, **row: str(id(self))})
-    refused(lambda: begun(tools), "say different things", exit_code=1)
-    said = itertools.cycle(["", "abc"])
-    tools.factory = type("Two", (Counter,), {"reset": lambda self, **row: next(said)})
-    refused(lambda: begun(tools), "say different things", exit_code=1)
-    tools.close()
+    for say in (id, lambda self: next(said)):
+        tools = counting(reset=lambda self, say=say, **row: str(say(self)))
+        refused(lambda tools=tools: begun(tools), "say different things", exit_code=1)
 
 
-def test_an_environment_may_say_any_text():
-    tools, said = counting(), "<f at 0x7f3a>"
-    tools.factory = type("Any", (Counter,), {"reset": lambda self, **row: said, "step": lambda self, text: said})
+def test_an_environment_may_say_any_text(counting):
+    said = "<f at 0x7f3a>"
+    tools = counting(reset=lambda self, **row: said, step=lambda self, text: said)
     assert said in begun(tools).text and go(tools, "hello")[0].calls[0].result == said
     for value in (tools.reset, ("observation", 1.0, False, {}), [{"type": "text", "text": "a"}], 5):
         why = f"returned a {type(value).__name__}; let it return a text"
-        tools.factory = type("No", (Counter,), {"reset": lambda self, value=value, **row: value})
+        tools = counting(reset=lambda self, value=value, **row: value)
         begun(tools)
         assert why in tools.environments[0].failure
-        tools.factory = type("No", (Counter,), {"step": lambda self, text, value=value: value})
+        tools = counting(step=lambda self, text, value=value: value)
         begun(tools)
         completion, goes_on = go(tools, "hello")
         assert not goes_on and why in completion.failure
-    tools.close()
 
 
 class Odd(dict):
@@ -529,12 +544,6 @@ def test_tools_of_an_environment_are_the_methods_of_its_class():
     tools.close()
 
 
-def test_an_environment_without_an_object_needs_no_thread():
-    environment = Environment(Counter, {})
-    environment.close()
-    assert "line" not in vars(environment)
-
-
 def test_a_tool_and_a_method_of_one_name_are_refused():
     config = TrainConfig(environment="x:E", tools=("x:add",))
     objects = {"x:add": add, "x:E": type("E", (), {"add": add})}
@@ -548,9 +557,9 @@ def test_a_call_that_cannot_begin_is_told():
     assert goes_on and completion.calls[0].result.startswith("Error: TypeError: ")
 
 
-def test_an_environment_that_hangs_is_left_alone():
-    release, tools = threading.Event(), counting()
-    tools.factory = type("Stuck", (Counter,), {"step": lambda self, text: release.wait(30)})
+def test_an_environment_that_hangs_is_left_alone(counting):
+    release = threading.Event()
+    tools = counting(step=lambda self, text: release.wait(30))
     tools.workers.timeout_s = 0.2
     begun(tools)
     completion, goes_on = go(tools, "hello")
@@ -672,8 +681,6 @@ def test_trls_examples_run_unchanged(calling, tmp_path, monkeypatch, tools, rewa
             assert (wanted if given else "Error: ").startswith(call["result"][:7])  # there may be little room
         if "environment_factory" in tools:
             assert set(row["rewards"].values()) == {float(counted)}, row["rewards"]
-    names = {name for row in rows for name in row["rewards"]}
-    assert ("Paying" in names) == (tools.get("environment_factory") is Paying)
 
 
 def test_the_environment_of_the_readme_runs(calling, tmp_path, monkeypatch):

@@ -2,10 +2,7 @@
 
 import http.server
 import json
-import os
 import shutil
-import subprocess
-import sys
 import threading
 import zlib
 from contextlib import contextmanager
@@ -13,6 +10,7 @@ from functools import partial
 
 import pytest
 import torch
+from commands import python
 from making import from_transformers, load, logits_of, refused, same_tensors, write_checkpoint
 from safetensors.torch import load_file, save_file
 
@@ -222,16 +220,15 @@ def test_hub_ids_are_fetched_through_the_endpoint(tmp_path, hub):
     rows = {"data/train.jsonl": b'{"question": "1+1?", "answer": "2"}\n', "data/test.jsonl": b"{}", "README.md": b"x"}
     publish(folder, "datasets/someone/sums", rows)
 
-    def python(code, offline="0"):
+    def fetch(code, offline="0"):
         settings = {"HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": offline, "HF_HOME": str(tmp_path / "home")}
-        environment = {**os.environ, **settings, "HF_HUB_DISABLE_XET": "1"}
-        return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+        return python("-c", code, **settings, HF_HUB_DISABLE_XET="1")
 
-    run = python(FETCH)
+    run = fetch(FETCH)
     assert run.stdout.strip() == "32 ['config.json', 'generation_config.json', 'model.safetensors'] 1+1?", run.stderr
     shutil.rmtree(folder)
-    assert python(FETCH, offline="1").stdout == run.stdout
-    failed = python(FETCH_ABSENT)
+    assert fetch(FETCH, offline="1").stdout == run.stdout
+    failed = fetch(FETCH_ABSENT)
     assert failed.returncode == 3 and "error: cannot fetch the model someone/absent" in failed.stderr
     assert "Traceback" not in failed.stderr
 

@@ -10,7 +10,7 @@ import torch
 from grpo.kernels.cpu import LANES, PANEL, SOURCE, CpuKernels, _is_mine
 from making import load, write_checkpoint
 from test_decode_attention import SHAPES, assert_equals_twin, problem
-from test_layers import assert_rotates_into_cache, relative
+from test_layers import relative
 
 from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.device import kernel_choice, ops
@@ -71,12 +71,6 @@ def test_a_row_is_the_same_in_any_company_and_on_any_number_of_threads(kernels):
 def test_attention_equals_the_twin_and_reads_no_further(kernels, heads, kv_heads, width):
     """Beyond a row's length the cache holds NaN."""
     assert_equals_twin(kernels.decode_attention, *problem(heads, kv_heads, width, LENGTHS))
-
-
-@needs_them
-@pytest.mark.parametrize("width", [8, 64, 96])
-def test_rotation_writes_one_place_of_each_row(kernels, width):
-    assert_rotates_into_cache(kernels.rotate_into_cache, 6, 2, width)
 
 
 def use_them(monkeypatch):

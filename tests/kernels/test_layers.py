@@ -145,7 +145,9 @@ def test_rotate(device, rows, heads, width):
     assert_equals_twin(rotate, twins.rotate, x, *angles(rows, width, device))
 
 
-def assert_rotates_into_cache(function, heads, kv_heads, width, dtype=torch.float32, device="cpu"):
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+@pytest.mark.parametrize(("heads", "kv_heads", "width"), [(4, 2, 16), (3, 1, 24)])
+def test_rotate_into_cache(device, heads, kv_heads, width, dtype):
     """Queries, keys and values are views of one product; nothing else in the cache is touched."""
     B, S = 5, 11
     joint = random(B, (heads + 2 * kv_heads) * width, dtype=dtype, device=device)
@@ -155,7 +157,7 @@ def assert_rotates_into_cache(function, heads, kv_heads, width, dtype=torch.floa
     cos, sin = angles(B, width, device, dtype)
     position = torch.tensor([0, 10, 3, 3, 7], device=device)
     cache = torch.zeros(2, B + 1, kv_heads, S + 2, width, dtype=dtype, device=device)
-    rotated = function(q, k, v, cos, sin, *cache[:, :B, :, :S], position)
+    rotated = rotate_into_cache(q, k, v, cos, sin, *cache[:, :B, :, :S], position)
     wanted = torch.zeros_like(cache)
     for row in range(B):
         wanted[0, row, :, position[row]] = twins.rotate(k, cos, sin)[row].to(dtype)
@@ -163,9 +165,3 @@ def assert_rotates_into_cache(function, heads, kv_heads, width, dtype=torch.floa
     bound = 1e-6 if dtype == torch.float32 else 4e-3
     assert relative(rotated, twins.rotate(q, cos, sin)) <= bound and relative(cache, wanted.double()) <= bound
     assert torch.equal(cache == 0, wanted == 0)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, BF16])
-@pytest.mark.parametrize(("heads", "kv_heads", "width"), [(4, 2, 16), (3, 1, 24)])
-def test_rotate_into_cache(device, heads, kv_heads, width, dtype):
-    assert_rotates_into_cache(rotate_into_cache, heads, kv_heads, width, dtype, device)

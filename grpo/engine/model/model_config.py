@@ -64,8 +64,8 @@ class ModelConfig:
             raise ValueError("rms_norm_eps or the rope settings give numbers that are not finite")
 
     @property
-    def quantised(self) -> str:
-        """Return the bits of the file's projections: "nf4", "int8" (quantization_config of bitsandbytes), or ""."""
+    def base_weights(self) -> str:
+        """Return in which few bits the file holds the projections: "nf4", "int8" (bitsandbytes), or "" for none."""
         settings = self.raw.get("quantization_config") or {}
         return "nf4" if settings.get("load_in_4bit") else "int8" if settings.get("load_in_8bit") else ""
 
@@ -84,12 +84,13 @@ class ModelConfig:
         complete = CONFIG_MAPPING[family].from_dict(deepcopy(raw))
         c = complete.get_text_config()
         by_transformers = backend == "transformers" or not _is_ours(family, c)
-        quantised = raw.get("quantization_config")
-        method = quantised.get("quant_method") if quantised else BITSANDBYTES
-        if method != BITSANDBYTES or (quantised and by_transformers):
+        settings = raw.get("quantization_config")
+        method = settings.get("quant_method") if settings else BITSANDBYTES
+        if method != BITSANDBYTES or (settings and by_transformers):
             raise _unsupported(f"its weights are quantised by {method}", "use the checkpoint that it was made from")
         if by_transformers:
             _check_layers(family, c)
+        layers = getattr(c, "per_layer_config", [c]) if by_transformers else [c]
         width, num_heads = c.hidden_size, c.num_attention_heads
         positions = getattr(c, "max_position_embeddings", None)
         rope = getattr(c, "rope_parameters", None) or {}
@@ -104,8 +105,11 @@ class ModelConfig:
             intermediate_size=max(mlp_width) if isinstance(mlp_width, list) else mlp_width,
             num_layers=c.num_hidden_layers,
             num_heads=num_heads,
-            num_kv_heads=getattr(c, "num_key_value_heads", None) or num_heads,
-            head_dim=getattr(c, "qk_head_dim", None) or getattr(c, "head_dim", None) or width // num_heads,
+            num_kv_heads=max(getattr(one, "num_key_value_heads", None) or num_heads for one in layers),
+            head_dim=max(
+                getattr(one, "qk_head_dim", None) or getattr(one, "head_dim", None) or width // num_heads
+                for one in layers
+            ),
             norm_eps=getattr(c, "rms_norm_eps", 0.0),
             max_positions=32768 if positions is None else positions,
             tied_head=bool(c.tie_word_embeddings),

@@ -44,7 +44,7 @@ UNREADABLE = "use another checkpoint, or transformers 5.24, with which this has 
 
 
 class AttentionLayer(Protocol):
-    """A layer of transformers that attends. whole: the model that it is part of."""
+    """A layer of transformers that attends. whole: the model that it belongs to."""
 
     whole: "TransformersModel"
     layer_idx: int
@@ -62,13 +62,16 @@ def attend_as_ours(
     """Attend as the pass says. transformers calls it in each layer, by these names.
 
     query: [1, H, T, E], rotated. key, value: [1, K, T, E]. attention_mask: which token sees which, as in `Special`.
-    given: softcap and s_aux (sinks), where a family has them. Latent attention has narrower values: they are made as
-    wide as the keys, for the cache.
+    given: softcap and s_aux (sinks), where a family has them. What is narrower than the cache is widened: values of
+    latent attention, or the heads of some of Gemma 4's layers, of which there may be fewer.
     """
-    special, this_pass = module.whole.special, module.whole.this_pass
-    head_dim, narrow_dim = query.shape[-1], value.shape[-1]
-    if narrow_dim < head_dim:
-        value = F.pad(value, (0, head_dim - narrow_dim))
+    special, this_pass, shape = module.whole.special, module.whole.this_pass, module.whole.shape
+    scaling = scaling or query.shape[-1] ** -0.5
+    narrow_dim = value.shape[-1]
+    if narrow_dim < shape.head_dim:
+        query, key, value = (F.pad(x, (0, shape.head_dim - x.shape[-1])) for x in (query, key, value))
+    if key.shape[1] < shape.num_kv_heads:
+        key, value = (x.repeat_interleave(shape.num_kv_heads // x.shape[1], dim=1) for x in (key, value))
     q_THE, k_TKE, v_TKE = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
     if not callable(attention_mask):
         raise ValueError("its layers do not say which token sees which")
@@ -76,8 +79,8 @@ def attend_as_ours(
     if given.get("softcap") is not None or given.get("s_aux") is not None:
         by_family = sys.modules[type(module).__module__].eager_attention_forward
         special.function = partial(by_family, module, scaling=scaling, **given)
-    elif scaling is not None:
-        q_THE = q_THE * (scaling * head_dim**0.5)
+    else:
+        q_THE = q_THE * (scaling * shape.head_dim**0.5)
     attend = this_pass.attend
     if isinstance(attend, MicroBatchAttention):
         out_THE = attend.attend(q_THE, k_TKE, v_TKE)
@@ -88,15 +91,15 @@ def attend_as_ours(
     return out_THE[None, ..., :narrow_dim], None
 
 
-class Projection(Linear):
-    """Stands for one of transformers' linear layers. whole: the model, which is no part of it."""
+class StandIn(Linear):
+    """Takes the place of one of transformers' linear layers. whole: the model that it belongs to."""
 
     whole: "TransformersModel"
 
-    def __init__(self, layer: Affine, part: str, build: Build):
+    def __init__(self, layer: Affine, projection: str, build: Build):
         weight_OI = weight_of(layer)
-        super().__init__(weight_OI.shape[1], {part: len(weight_OI)}, layer.bias is not None, build)
-        own_OI, own_O = self.base(part)
+        super().__init__(weight_OI.shape[1], {projection: len(weight_OI)}, layer.bias is not None, build)
+        own_OI, own_O = self.base(projection)
         own_OI.copy_(weight_OI)
         del layer.weight  # so that one weight at a time is there twice
         if own_O is not None:
@@ -126,11 +129,14 @@ class TransformersModel(Decoder):
             raise UserError(f"{keys} are not for this model", why, "leave them out", PREFLIGHT)
         net = skeleton(config, build.dtype) if net is None else net
         linears = linears_of(net)
-        parts = tuple(dict.fromkeys(name.rpartition(".")[2] for name in linears))
+        if not linears:
+            why = "none of its layers has a linear part that could be adapted"
+            raise UserError(f"{config.family} cannot be computed here", why, ANOTHER, PREFLIGHT)
+        names = tuple(dict.fromkeys(name.rpartition(".")[2] for name in linears))
         if build.lora and build.lora.targets == ALL_PROJECTIONS:
-            build = replace(build, lora=replace(build.lora, targets=parts))
+            build = replace(build, lora=replace(build.lora, targets=names))
         super().__init__(config, build)
-        check_lora(build, config.num_layers, parts)
+        check_lora(build, config.num_layers, names)
         self.net = net
         if torch.device(build.device).type != "meta":
             self.expected = probed_by_transformers(net, config.vocab_size, build.device)
@@ -152,16 +158,16 @@ class TransformersModel(Decoder):
             del head.weight
         sparse = sparse_layers(net).values()
         self.experts = [layer.get_submodule("experts") for layer in sparse]
-        trained = {*net.get_decoder().modules(), head} - {part for layer in sparse for part in layer.modules()}
+        trained = {*net.get_decoder().modules(), head} - {inner for layer in sparse for inner in layer.modules()}
         self.found: dict[str, tuple[Linear, str]] = {}
         self.others = {}
         self.borrowers = []
         for name, module in list(net.named_modules()):
             if name in linears:
-                where, _, part = name.rpartition(".")
-                module = Projection(linears[name], part, for_layer(self.build, layer_number(name)))
-                setattr(net.get_submodule(where), part, module)
-                self.found[name] = module, part
+                where, _, last = name.rpartition(".")
+                module = StandIn(linears[name], last, for_layer(self.build, layer_number(name)))
+                setattr(net.get_submodule(where), last, module)
+                self.found[name] = module, last
             else:
                 build = replace(self.build, train_weights=self.build.train_weights and module in trained)
                 for last, value in list(module.named_parameters(recurse=False)):
@@ -186,8 +192,9 @@ class TransformersModel(Decoder):
     # --- a pass ------------------------------------------------------------------------------------------------------
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attend, mode: Mode = POLICY) -> Tensor:
-        one_T1E = torch.ones(len(ids_T), 1, self.shape.head_dim, dtype=self.build.dtype, device=ids_T.device)
-        unrotated = one_T1E, torch.zeros_like(one_T1E)  # keys and queries come rotated
+        num_angles = len(ids_T) if ids_T.is_cuda else 0  # keys and queries come rotated; a kernel turns them by none
+        one_T1E = torch.ones(num_angles, 1, self.shape.head_dim, dtype=self.build.dtype, device=ids_T.device)
+        unrotated = one_T1E, torch.zeros_like(one_T1E)
         self.this_pass = ForwardContext(attend, unrotated, mode, recomputes_mlp=False)
         if self.build.train_weights:  # each pass has tensors of its own
             self.lend()
@@ -256,7 +263,7 @@ class TransformersModel(Decoder):
         """Return a packed token's share of the peak, by what autograd keeps in a pass of MEASURED tokens."""
         try:
             kept = self._measured
-        except RuntimeError:  # some experts' kernels cannot be asked for shapes alone
+        except Exception:  # some experts' kernels cannot be asked for shapes alone; the check at load tells the rest
             return None
         config, item = self.config, self.build.dtype.itemsize
         if recompute != "none":
@@ -288,8 +295,15 @@ class TransformersModel(Decoder):
 # --- models of transformers ------------------------------------------------------------------------------------------
 
 
+class Sees(partial):
+    """A function of transformers' masks. Any part of it is the whole: Gemma 4 drops queries that need no answer."""
+
+    def __getitem__(self, part: object) -> "Sees":
+        return self
+
+
 AttentionInterface.register(OURS, attend_as_ours)
-AttentionMaskInterface.register(OURS, lambda mask_function, **_: mask_function)
+AttentionMaskInterface.register(OURS, lambda mask_function, **_: Sees(mask_function))
 
 
 def skeleton(config: ModelConfig, dtype: torch.dtype) -> PreTrainedModel:
@@ -349,11 +363,15 @@ def sparse_layers(net: PreTrainedModel) -> dict[str, nn.Module]:
 def linears_of(net: PreTrainedModel) -> dict[str, Affine]:
     """Return the linear layers that can have adapters, by their names: those of the layers.
 
-    None that has the place of a layer of experts, as the first MLPs of some models: PEFT takes their names for experts.
+    None that has the place of a layer of experts, as the first MLPs of some models, or the name of a part of experts,
+    as a gate of attention: PEFT takes these for experts.
     """
     places = {name.rpartition(".")[2] for name in sparse_layers(net)}
-    inside = {part for layer in layers_of(net) for part in layer.modules() if type(part) in (nn.Linear, Conv1D)}
-    return {name: part for name, part in net.named_modules() if part in inside and places.isdisjoint(name.split("."))}
+    if places:
+        places.add("gate_proj")
+    inside = {inner for layer in layers_of(net) for inner in layer.modules() if type(inner) in (nn.Linear, Conv1D)}
+    named = net.named_modules()
+    return {name: inner for name, inner in named if inner in inside and places.isdisjoint(name.split("."))}
 
 
 def weight_of(linear: Affine) -> Tensor:

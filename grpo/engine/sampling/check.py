@@ -33,7 +33,7 @@ def check_model(model: Decoder) -> None:
     family = model.config.family
     bound = ROUNDING[model.build.dtype]
     errors = []
-    with explained(Exception, f"{family} cannot be computed here", ANOTHER):
+    with explained(Exception, f"{family} cannot be computed here: it does not fit our attention or cache", ANOTHER):
         for logits_CV in both_ways(model, probe(model.config.vocab_size), PROMPT):
             error_C = probe_logps(logits_CV) - model.expected
             errors.append(float(error_C.abs().mean()))

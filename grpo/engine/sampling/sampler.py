@@ -43,6 +43,9 @@ class Calls(Protocol):
         number: of the completion. limit: of its tokens.
         """
 
+    def has_failed(self, number: int) -> bool:
+        """Return whether a completion means nothing, since its environment could not begin."""
+
     def take(self, wait: bool) -> list[tuple[int, Completion, bool]]:
         """Return the paused completions whose calls are over, with what the tools gave, and whether they go on.
 
@@ -60,8 +63,17 @@ class Tools(Protocol):
     def new_calls(self) -> Calls:
         """Return the calls of the completions that are generated now."""
 
-    def reset(self, prompts: list[Prompt], num_generations: int, seeds: Sequence[int]) -> list[Prompt]:
-        """Make an environment for each of the next completions; return the prompts with what these say first."""
+    def reset(
+        self,
+        prompts: list[Prompt],
+        num_generations: int,
+        seeds: Sequence[int],
+        tick: Callable[[], None],
+    ) -> list[Prompt]:
+        """Make an environment for each of the next completions; return the prompts with what these say first.
+
+        tick: called again and again until all have begun.
+        """
 
     def close(self) -> None:
         """Free what the tools hold."""
@@ -114,19 +126,21 @@ class Sampler:
         self.before_decoding = before_decoding
 
     @torch.inference_mode()
-    def reserve(self, num_slots: int, num_positions: int, max_new_tokens: int) -> None:
-        """Allocate the slots that graphs keep from one call to the next, for this many sequences of these lengths.
+    def reserve(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeSteps:
+        """Return steps over slots for this many sequences of these lengths.
 
-        Without graphs there is nothing to keep, and slots that are large enough stay.
+        With graphs they are kept from one call to the next, as long as their slots are large enough.
         """
-        if not self.uses_graphs:
-            return
         if self.kept and self.kept.slots.holds(num_slots, num_positions, max_new_tokens):
-            return
-        self.release()  # before the next one is made
-        slots = Slots.make(KVCache.of(self.model, num_slots, num_positions), max_new_tokens)
+            return self.kept
+        self.release()  # before the next ones are made
+        cache = KVCache.of(self.model, num_slots, num_positions if self.uses_graphs else 0)
+        slots = Slots.make(cache, max_new_tokens)
+        if not self.uses_graphs:
+            return DecodeSteps(self.model, slots, self.eos_ids)
         capture = CudaCapture() if self.on_cuda else None
         self.kept = DecodeSteps(self.model, slots, self.eos_ids, decode_kernel(self.model), capture)
+        return self.kept
 
     def release(self) -> None:
         """Free slots and graphs. Graphs that hold collectives must go before their group of processes does."""
@@ -134,7 +148,7 @@ class Sampler:
 
     def reset(self, prompts: list[Prompt], num_generations: int, seeds: Sequence[int]) -> list[Prompt]:
         """Return the prompts of the next `sample` as environments begin them, if there are some."""
-        return self.tools.reset(prompts, num_generations, seeds) if self.tools else prompts
+        return self.tools.reset(prompts, num_generations, seeds, self.before_decoding) if self.tools else prompts
 
     @torch.inference_mode()
     def sample(
@@ -216,12 +230,7 @@ class Generation:
         longest_prompt = max((len(sequence.prompt) for sequence in sequences), default=0)
         num_slots = min(sampler.max_slots, len(sequences))
         num_positions = longest_prompt + params.max_new_tokens
-        sampler.reserve(num_slots, num_positions, params.max_new_tokens)
-        if sampler.kept:
-            self.steps = sampler.kept
-        else:
-            slots = Slots.make(KVCache.of(self.model, num_slots, 0), params.max_new_tokens)
-            self.steps = DecodeSteps(self.model, slots, sampler.eos_ids)
+        self.steps = sampler.reserve(num_slots, num_positions, params.max_new_tokens)
         self.slots = self.steps.slots
         self.waiting = deque(sequences)
         self.live: list[Unfinished] = []
@@ -230,6 +239,9 @@ class Generation:
         self.calls: Calls | None = None
         if sampler.tools:
             self.calls = sampler.tools.new_calls()
+            for sequence in sequences:
+                if self.calls.has_failed(sequence.number):
+                    sequence.limit = 1
             self.ends_V = torch.zeros(self.model.config.vocab_size, dtype=torch.bool, device=self.device)
             self.ends_V[list(sampler.tools.ends)] = True
 

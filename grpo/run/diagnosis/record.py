@@ -25,7 +25,7 @@ class Answer:
     """A line of completions/: see grpo.run.log.completion_record. reward: None if there is no finite one."""
 
     completion: str
-    row: int | None = None
+    row: int = -1
     question: str = ""
     title: str = ""
     true_answer: str = ""
@@ -77,10 +77,9 @@ class Record:
         steps = self.answer_steps("evaluation")
         if len(steps) < 2:
             return []
-        first = {answer.row: answer for answer in self.answers(steps[0], "evaluation")}
-        last = {answer.row: answer for answer in self.answers(steps[-1], "evaluation")}
-        rows = [row for row in first.keys() & last.keys() if row is not None]
-        return [(first[row], last[row]) for row in sorted(rows)]
+        answers = (self.answers(step, "evaluation") for step in (steps[0], steps[-1]))
+        first, last = ({answer.row: answer for answer in of_step} for of_step in answers)
+        return [(first[row], last[row]) for row in sorted(first.keys() & last.keys())]
 
 
 def read_record(path: str | Path) -> Record:
@@ -136,7 +135,7 @@ def read_lines(path: Path) -> list[Json]:
     if path.is_file():
         with open(path, encoding="utf-8", errors="replace") as file:
             for line in filter(str.strip, file):
-                with suppress(ValueError):
+                with suppress(ValueError, RecursionError):
                     lines.append(json.loads(line))
     return [line for line in lines if isinstance(line, dict)]
 
@@ -155,8 +154,8 @@ def _number(value: float | str | None) -> float | None:
 
 def _summaries(content: Json) -> dict[str, dict[str, Metrics]]:
     """Return the parts of each measurement, "before" and "after", with the numbers that are known."""
-    found: dict[str, dict[str, Metrics]] = {}
-    for moment in ("before", "after"):
-        if parts := content.get(moment):
-            found[moment] = {part: {n: v for n, v in of.items() if v is not None} for part, of in parts.items()}
-    return found
+    return {
+        moment: {part: {name: value for name, value in of.items() if value is not None} for part, of in parts.items()}
+        for moment, parts in content.items()
+        if moment in ("before", "after") and parts
+    }
