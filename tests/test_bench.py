@@ -64,15 +64,13 @@ def test_a_benchmark_runs_and_ends_in_json(capfd, run):
     pytest.importorskip(RUNS[run])
     measure(run)
     said, name = capfd.readouterr().out, run.split()[0]
-    row, tokens = last_line(said), name != "knowledge"  # a search has none
+    row = last_line(said)
     assert row["bench"] == name
     assert {"cpu", "cores", "gpu", "commit", "versions"} <= row["machine"].keys()
     peer = row["options"]["peer"]
     for case in row["cases"]:
         assert (case.get("ratio") is not None) == (peer != "none"), "a ratio stands for a comparison"
-        rates = {side: case["tokens"] / spent["median"] for side, spent in case["seconds"].items()} if tokens else {}
-        assert case.get("tokens_per_s", {}) == pytest.approx(rates)
-    assert said.count("tokens/s") == tokens * sum(len(case["seconds"]) for case in row["cases"])
+        assert bool(case.get("tokens_per_s")) == (name != "knowledge"), "a search has no tokens"
     checks = row["checks"]
     assert all(value for check, value in checks.items() if "judged all" in check)
     assert all(value < 1e-4 for check, value in checks.items() if "logp_difference_max" in check)
@@ -116,8 +114,7 @@ def test_a_copy_moves_the_bytes_that_it_reads_and_those_that_it_writes(monkeypat
 
 
 def test_completions_end_after_about_as_many_tokens_as_asked():
-    model = models.random_decoder("tiny", models.build_of(SimpleNamespace(dtype="float32", device="cpu"), rank=4))
-    models.end_after(model, 12)
+    model = models.random_decoder("tiny", models.build_of(SimpleNamespace(dtype="float32", device="cpu"), rank=4), 12)
     done = Sampler(model, [0]).sample([[5, 6, 7]] * 80, 1, SamplingParams(80), list(range(80)))
     lengths = [len(completion.ids) for (completion,) in done]
     assert 6 <= sum(lengths) / 80 <= 24
