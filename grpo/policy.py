@@ -138,7 +138,7 @@ def format_of(config: AnyConfig, folder: Path) -> Format | None:
     """Return the few bits that frozen weights are in, if any: as base_weights says, or else as the file has them."""
     if not config.lora_r:
         return None
-    return FORMATS.get(config.base_weights or read_model_config(folder, config.model_backend).quantised)
+    return FORMATS.get(config.base_weights or read_model_config(folder, config.model_backend).base_weights)
 
 
 @loading()

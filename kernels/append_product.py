@@ -8,7 +8,6 @@ A, runs along both, and adds in float32 in a fixed order: a row's bits do not de
 again for every few rows of x, so this is for small ones alone (`ops.append_product`).
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -26,7 +25,7 @@ def append_product(x: Tensor, A_RI: Tensor, copies: int = 1) -> tuple[Tensor, ..
     T = x.shape[-2]
     part = R // copies
     has_room = x.dim() == 3
-    wide_XTC = x if has_room else torch.empty(copies, T, I + part, dtype=x.dtype, device=x.device)
+    wide_XTC = x if has_room else x.new_empty(copies, T, I + part)
     x_TI = x[0] if has_room else x
     if T:
         grid = (triton.cdiv(T, TILE["rows"]), triton.cdiv(R, TILE["columns"]))

@@ -152,30 +152,20 @@ static void rotate(const float *x_E, const float *cos_E, const float *sin_E, flo
 }
 
 /* Write rotated keys, and values, at each sequence's position in the cache; write rotated queries to out_BHE.
-   The steps lead from one row of an input to the next; slot and head from one slot, and one head of it, to the next. */
+   `step` leads from one row of the inputs to the next; slot and head from one slot, and one head of it, to the next. */
 static void share_rotation(const float *q_BHE, const float *k_BKE, const float *v_BKE, const float *cos_BE,
                            const float *sin_BE, const long *position_B, float *k_BKSE, float *v_BKSE, float *out_BHE,
-                           long q_step, long k_step, long v_step, long slot, long head, long B, long K, long H,
-                           long E) {
+                           long step, long slot, long head, long B, long K, long H, long E) {
 #pragma omp for
   for (long b = 0; b < B; b++) {
     const float *cos_E = cos_BE + b * E, *sin_E = sin_BE + b * E;
     long place = b * slot + position_B[b] * E;
     for (long k = 0; k < K; k++) {
-      rotate(k_BKE + b * k_step + k * E, cos_E, sin_E, k_BKSE + place + k * head, E);
-      memcpy(v_BKSE + place + k * head, v_BKE + b * v_step + k * E, E * sizeof(float));
+      rotate(k_BKE + b * step + k * E, cos_E, sin_E, k_BKSE + place + k * head, E);
+      memcpy(v_BKSE + place + k * head, v_BKE + b * step + k * E, E * sizeof(float));
     }
-    for (long h = 0; h < H; h++) rotate(q_BHE + b * q_step + h * E, cos_E, sin_E, out_BHE + (b * H + h) * E, E);
+    for (long h = 0; h < H; h++) rotate(q_BHE + b * step + h * E, cos_E, sin_E, out_BHE + (b * H + h) * E, E);
   }
-}
-
-void rotate_into_cache(const float *q_BHE, const float *k_BKE, const float *v_BKE, const float *cos_BE,
-                       const float *sin_BE, const long *position_B, float *k_BKSE, float *v_BKSE, float *out_BHE,
-                       long q_step, long k_step, long v_step, long slot, long head, long B, long K, long H, long E,
-                       int threads) {
-#pragma omp parallel num_threads(threads)
-  share_rotation(q_BHE, k_BKE, v_BKE, cos_BE, sin_BE, position_B, k_BKSE, v_BKSE, out_BHE, q_step, k_step, v_step, slot,
-                 head, B, K, H, E);
 }
 
 /* Turn scores into e^(score - largest), and return their sum. */
@@ -272,8 +262,8 @@ void decode_layers(const struct layer *layers, float *x_BD, float *added_BD, con
     share_product(normed, w->qkv, w->qkv_bias, wide, B, width, D);
     share_head_norms(wide, w->q_norm, eps, width, B, H, E);
     share_head_norms(k_BKE, w->k_norm, eps, width, B, K, E);
-    share_rotation(wide, k_BKE, k_BKE + K * E, cos_BE, sin_BE, position_B, keys, keys + kv_step, query, width, width,
-                   width, slot, head, B, K, H, E);
+    share_rotation(wide, k_BKE, k_BKE + K * E, cos_BE, sin_BE, position_B, keys, keys + kv_step, query, width, slot,
+                   head, B, K, H, E);
     share_attention(query, keys, keys + kv_step, length_B, attended, score, slot, head, longest, B, K, H / K, E);
     share_product(attended, w->o, w->o_bias, added_BD, B, D, H * E);
     share_norm(x_BD, added_BD, w->mlp_norm, normed, eps, B, D);

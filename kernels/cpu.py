@@ -26,7 +26,6 @@ COMPILE = ["-O3", "-mavx2", "-mfma", "-fno-math-errno", "-fno-trapping-math", "-
 FUNCTIONS = {  # the arguments of each, before the number of threads: p a pointer, l a long, f a float
     "prepack": "ppll",
     "product": "pppplll",
-    "rotate_into_cache": "p" * 9 + "l" * 9,
     "decode_attention": "p" * 6 + "l" * 7,
     "decode_layers": "p" * 9 + "f" + "l" * 12,
 }
@@ -57,9 +56,7 @@ class CpuKernels:
 
     def call(self, name: str, *arguments: Tensor | float | None) -> None:
         """Call a function of cpu.c with pointers to tensors, NULL for None, and as many threads as torch has."""
-        values = []
-        for argument in arguments:
-            values.append(argument.data_ptr() if isinstance(argument, Tensor) else argument)
+        values = [argument.data_ptr() if isinstance(argument, Tensor) else argument for argument in arguments]
         getattr(self.library, name)(*values, torch.get_num_threads())
 
     def prepack(self, weight_OI: Tensor) -> Panels:
@@ -79,32 +76,6 @@ class CpuKernels:
         y_TO = x_TI.new_empty(T, O)
         self.call("product", x_TI, weight.values, bias_O, y_TO, T, O, I)
         return y_TO
-
-    def rotate_into_cache(
-        self,
-        q_BHE: Tensor,
-        k_BKE: Tensor,
-        v_BKE: Tensor,
-        cos_B1E: Tensor,
-        sin_B1E: Tensor,
-        k_BKSE: Tensor,
-        v_BKSE: Tensor,
-        position_B: Tensor,
-    ) -> Tensor:
-        """Return the rotated queries; write rotated keys, and values, into row b of the cache at position_B[b].
-
-        q, k and v may be parts of one product. Slow twin: kernels/twins.py `rotate`.
-        """
-        B, H, E = q_BHE.shape
-        K = k_BKE.shape[1]
-        _check_cache(k_BKSE, v_BKSE, position_B)
-        assert all(x[0].is_contiguous() and x.dtype == torch.float32 for x in (q_BHE, k_BKE, v_BKE))
-        assert cos_B1E.is_contiguous() and sin_B1E.is_contiguous() and cos_B1E.shape == (B, 1, E)
-        out_BHE = q_BHE.new_empty(B, H, E)
-        tensors = q_BHE, k_BKE, v_BKE, cos_B1E, sin_B1E, position_B, k_BKSE, v_BKSE, out_BHE
-        steps = q_BHE.stride(0), k_BKE.stride(0), v_BKE.stride(0), k_BKSE.stride(0), k_BKSE.stride(1)
-        self.call("rotate_into_cache", *tensors, *steps, B, K, H, E)
-        return out_BHE
 
     def attends(self, head_dim: int) -> bool:
         """Return whether `decode_attention` can take heads of this width."""

@@ -38,11 +38,11 @@ def decode_attention(
     B, H, E = q_BHE.shape
     K = k_BKSE.shape[1]
     num_splits = num_splits or choose_splits(B * K, num_positions, _num_multiprocessors(q_BHE.device))
-    out_BHE = torch.empty(B, H, E, dtype=q_BHE.dtype, device=q_BHE.device)
+    out_BHE = q_BHE.new_empty(B, H, E)
     part_BHXE = out_BHE  # a single split is the result already
     if num_splits > 1:
-        part_BHXE = torch.empty(B, H, num_splits, E, dtype=torch.float32, device=q_BHE.device)
-    lse_BHX = torch.empty(B, H, num_splits, dtype=torch.float32, device=q_BHE.device)
+        part_BHXE = q_BHE.new_empty(B, H, num_splits, E, dtype=torch.float32)
+    lse_BHX = q_BHE.new_empty(B, H, num_splits, dtype=torch.float32)
     shape = {"E": E, "padded_E": max(MIN_DOT, triton.next_power_of_2(E))}
     is_exact = q_BHE.dtype == torch.float32
     _stretches[(B, K, num_splits)](

@@ -32,13 +32,12 @@ def draw_rows(
     within rounding of the edge between two tokens. Slow twin: kernels/twins.py `draw`.
     """
     B, V = logits_BV.shape
-    id_B = torch.empty(B, dtype=torch.int64, device=logits_BV.device)
+    id_B = logits_BV.new_empty(B, dtype=torch.int64)
     if B:
         inverse_temperature = 1.0 / temperature if temperature else 0.0
-        has_least = thresholds is not None
-        top_BX, mass_BX = piece_masses(logits_BV, temperature, thresholds[0] if has_least else None)
+        least_B, cut_B = thresholds or (None, None)
+        top_BX, mass_BX = piece_masses(logits_BV, temperature, least_B)
         num_pieces = top_BX.shape[1]
-        least_B, cut_B = thresholds or (top_BX, top_BX)  # not read if there are none
         _pick[(B,)](
             logits_BV,
             least_B,
@@ -55,7 +54,6 @@ def draw_rows(
             num_pieces,
             inverse_temperature,
             is_greedy=temperature == 0,
-            has_least=has_least,
             piece=PIECE,
             padded_pieces=triton.next_power_of_2(num_pieces),
             num_warps=8,
@@ -69,18 +67,17 @@ def piece_masses(logits_BV: Tensor, temperature: float, least_B: Tensor | None =
     least_B: entries below it do not count. At temperature 0 the index of the largest logit takes the place of the mass.
     """
     B, V = logits_BV.shape
-    top_BX = torch.empty(B, triton.cdiv(V, PIECE), dtype=torch.float32, device=logits_BV.device)
+    top_BX = logits_BV.new_empty(B, triton.cdiv(V, PIECE), dtype=torch.float32)
     mass_BX = torch.empty_like(top_BX)
     _masses[top_BX.shape[::-1]](
         logits_BV,
-        top_BX if least_B is None else least_B,  # not read if there is none
+        least_B,
         top_BX,
         mass_BX,
         logits_BV.stride(0),
         V,
         1.0 / temperature if temperature else 0.0,
         is_greedy=temperature == 0,
-        has_least=least_B is not None,
         piece=PIECE,
         num_warps=8,
     )
@@ -97,14 +94,13 @@ def _masses(
     V,
     inverse_temperature,
     is_greedy: tl.constexpr,
-    has_least: tl.constexpr,
     piece: tl.constexpr,
 ):
     """Store the largest logit of a piece and its mass; if greedy, the index of that logit instead of the mass."""
     row = tl.program_id(1)
     place = row * tl.num_programs(0) + tl.program_id(0)
     v = tl.program_id(0) * piece + tl.arange(0, piece)
-    z = _load_logits(logits_ptr, least_ptr, row, stride, v, V, has_least)
+    z = _load_logits(logits_ptr, least_ptr, row, stride, v, V)
     if is_greedy:
         z = tl.where(z == z, z, float("inf"))  # every comparison with NaN is false, so NaN would lose to the padding
     top = tl.max(z, 0)
@@ -135,7 +131,6 @@ def _pick(
     num_pieces,
     inverse_temperature,
     is_greedy: tl.constexpr,
-    has_least: tl.constexpr,
     piece: tl.constexpr,
     padded_pieces: tl.constexpr,
 ):
@@ -159,7 +154,7 @@ def _pick(
         wanted_inside = wanted - tl.sum(tl.where(x < chosen, weights, 0.0), 0)
 
         lane = tl.arange(0, piece)
-        z = _load_logits(logits_ptr, least_ptr, row, stride, chosen * piece + lane, V, has_least)
+        z = _load_logits(logits_ptr, least_ptr, row, stride, chosen * piece + lane, V)
         weights = tl.exp((z - top) * inverse_temperature).to(tl.float64)
         wanted_inside = tl.minimum(wanted_inside, tl.sum(weights, 0) * (1 - 1e-12))  # rounding never steps past it
         entry = _first(tl.cumsum(weights, 0) > wanted_inside, weights > 0, lane, piece)
@@ -171,14 +166,14 @@ def _pick(
     place = row.to(tl.int64) * results_stride + position
     tl.store(ids_ptr + place, token)
     tl.store(logps_ptr + place, logp)
-    tl.store(cuts_ptr + place, tl.load(cut_ptr + row) if has_least else float("-inf"))
+    tl.store(cuts_ptr + place, tl.load(cut_ptr + row) if cut_ptr is not None else float("-inf"))
 
 
 @triton.jit
-def _load_logits(logits_ptr, least_ptr, row, stride, v, V, has_least: tl.constexpr):
+def _load_logits(logits_ptr, least_ptr, row, stride, v, V):
     """Load entries of a row; those that cannot be drawn become -inf."""
     z = tl.load(logits_ptr + row.to(tl.int64) * stride + v, mask=v < V, other=float("-inf")).to(tl.float32)
-    if has_least:
+    if least_ptr is not None:
         z = tl.where(z >= tl.load(least_ptr + row), z, float("-inf"))
     return z
 

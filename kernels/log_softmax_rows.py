@@ -37,14 +37,14 @@ def log_softmax_rows(
     distribution over the remaining tokens. Slow twin: kernels/twins.py `log_softmax_rows`.
     """
     C, V = logits_CV.shape
-    logp_C = torch.empty(C, dtype=torch.float32, device=logits_CV.device)
+    logp_C = logits_CV.new_empty(C, dtype=torch.float32)
     entropy_C = torch.empty_like(logp_C)
     slope_CV = logits_CV.view(slope_dtype or logits_CV.dtype)[:, :V]
     if C:
         _rows[(C,)](
             logits_CV,
             targets_C,
-            logp_C if cut_C is None else cut_C,  # not read without cuts
+            cut_C,
             logp_C,
             entropy_C,
             slope_CV,
@@ -54,7 +54,6 @@ def log_softmax_rows(
             1.0 / temperature,
             has_slope=slope_dtype is not None,
             is_narrower=slope_CV.dtype != logits_CV.dtype,
-            has_cut=cut_C is not None,
             tile=min(TILE, triton.next_power_of_2(V)),
             num_warps=16,
         )
@@ -75,7 +74,6 @@ def _rows(
     inverse_temperature,
     has_slope: tl.constexpr,
     is_narrower: tl.constexpr,
-    has_cut: tl.constexpr,
     tile: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -103,7 +101,7 @@ def _rows(
     log_sum = tl.log(sum_exp)
 
     floor = float("-inf")
-    if has_cut:  # another sweep: the same sums over the kept tokens
+    if cut_ptr is not None:  # another sweep: the same sums over the kept tokens
         floor = tl.load(cut_ptr + row) + log_sum
         sum_exp = 0.0
         sum_xexp = 0.0
@@ -125,7 +123,7 @@ def _rows(
             z = tl.load(logits_ptr + v, mask=v < V, other=float("-inf")).to(tl.float32)
             x = (z - top) * inverse_temperature
             p = tl.exp(x - log_sum)
-            if has_cut:
+            if cut_ptr is not None:
                 p = tl.where((x >= floor) | (v == target), p, 0.0)
             if is_narrower:
                 tl.debug_barrier()  # the first tile is written over entries that other threads still read

@@ -5,7 +5,6 @@ tiles of W in registers, the same rounded numbers as `QuantisedRows.dequantise`,
 on tensor cores, with float32 sums. The columns of the tail (s B of an adapter) continue the same sum.
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -33,7 +32,7 @@ def quantised_linear(
     R = tail_OR.shape[1]
     I = width if levels is None else 2 * width
     block = 0 if levels is None else I // scale_OX.shape[1]
-    y_TO = torch.empty(T, O, dtype=x_TX.dtype, device=x_TX.device)
+    y_TO = x_TX.new_empty(T, O)
     if T:
         rows = min(MOST_ROWS, max(16, triton.next_power_of_2(T)))  # tensor cores multiply 16 or more
         _tile[(triton.cdiv(T, rows), triton.cdiv(O, OUTPUTS))](

@@ -43,10 +43,10 @@ class _RMSNorm(torch.autograd.Function):
         x_TD = x.reshape(-1, x.shape[-1])
         T, D = x_TD.shape
         copies, columns = spare_columns or (1, 0)
-        y_XTD = torch.empty(copies, T, D + columns, dtype=x.dtype, device=x.device)
-        r_T = torch.empty(T, dtype=torch.float32, device=x.device)
+        y_XTD = x.new_empty(copies, T, D + columns)
+        r_T = x.new_empty(T, dtype=torch.float32)
         has_residual = residual is not None
-        h_TD = torch.empty(T, D, dtype=x.dtype, device=x.device) if has_residual else x_TD
+        h_TD = x.new_empty(T, D) if has_residual else x_TD
         residual_TD = residual.reshape(-1, D) if has_residual else x_TD  # not read without a residual
         tile = _tile(D)
         if T:
@@ -81,14 +81,14 @@ class _RMSNorm(torch.autograd.Function):
         T, D = h_TD.shape
         dy_TD = _with_dense_rows(dy.reshape(-1, D))
         dh_TD = dy_TD if dh is None else _with_dense_rows(dh.reshape(-1, D))  # not read if None arrives
-        dx_TD = torch.empty(T, D, dtype=dy.dtype, device=dy.device)
+        dx_TD = dy.new_empty(T, D)
         tile = _tile(D)
         num_programs = triton.cdiv(T, tile["rows"])
         wants_dw = ctx.needs_input_grad[1]
         dw_XD = dx_TD  # not written unless dw is wanted
         if wants_dw:
             num_programs = min(num_programs, MAX_PROGRAMS)
-            dw_XD = torch.empty(num_programs, D, dtype=torch.float32, device=dy.device)
+            dw_XD = dy.new_empty(num_programs, D, dtype=torch.float32)
         if T:
             _backward[(num_programs,)](
                 dy_TD,

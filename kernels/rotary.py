@@ -36,7 +36,7 @@ def rotate_into_cache(
     """
     B, H, E = q_BHE.shape
     K = k_BKE.shape[1]
-    out_BHE = torch.empty(B, H, E, dtype=q_BHE.dtype, device=q_BHE.device)
+    out_BHE = q_BHE.new_empty(B, H, E)
     _into_cache[(B, H + 2 * K)](
         q_BHE,
         k_BKE,
@@ -74,7 +74,7 @@ class _Rotate(torch.autograd.Function):
 
 def _rotate_by(x_THE: Tensor, cos_T1E: Tensor, sin_T1E: Tensor, sign: float) -> Tensor:
     T, H, E = x_THE.shape
-    y_THE = torch.empty(T, H, E, dtype=x_THE.dtype, device=x_THE.device)
+    y_THE = x_THE.new_empty(T, H, E)
     if T:
         _heads[(T,)](
             x_THE,

@@ -23,11 +23,9 @@ def swiglu(gate_TF: Tensor, up_TF: Tensor, spare_columns: tuple[int, int] | None
     differentiable.
     Slow twin: kernels/twins.py `swiglu`.
     """
-    if spare_columns is None:
-        return _SwiGLU.apply(gate_TF, up_TF, 0)
-    _, columns = spare_columns
+    _, columns = spare_columns or (1, 0)
     y_TX = _SwiGLU.apply(gate_TF, up_TF, columns)
-    return y_TX[None]
+    return y_TX[None] if spare_columns else y_TX
 
 
 class _SwiGLU(torch.autograd.Function):
@@ -35,7 +33,7 @@ class _SwiGLU(torch.autograd.Function):
     def forward(ctx, gate_TF, up_TF, spare_columns):
         ctx.save_for_backward(gate_TF, up_TF)
         T, F = gate_TF.shape
-        y_TX = torch.empty(T, F + spare_columns, dtype=gate_TF.dtype, device=gate_TF.device)
+        y_TX = gate_TF.new_empty(T, F + spare_columns)
         if T:
             grid = (T, triton.cdiv(F, TILE))
             _forward[grid](
@@ -56,7 +54,7 @@ class _SwiGLU(torch.autograd.Function):
         gate_TF, up_TF = ctx.saved_tensors
         dy_TF = dy_TF if dy_TF.stride(1) == 1 else dy_TF.contiguous()
         T, F = gate_TF.shape
-        dgate_TF, dup_TF = torch.empty(2, T, F, dtype=dy_TF.dtype, device=dy_TF.device)
+        dgate_TF, dup_TF = dy_TF.new_empty(2, T, F)
         if T:
             grid = (T, triton.cdiv(F, TILE))
             _backward[grid](

@@ -39,8 +39,9 @@ def nf4_rows(W_OI: Tensor) -> Tensor:
     """
     most = 1 - (1 / 30 + 1 / 32) / 2
     middle = 0.5
-    above = [_quantile(most + (middle - most) * step / 8) for step in range(8)]
-    below = [-_quantile(most + (middle - most) * step / 7) for step in range(7)]
+    quantile = statistics.NormalDist().inv_cdf
+    above = [quantile(most + (middle - most) * step / 8) for step in range(8)]
+    below = [-quantile(most + (middle - most) * step / 7) for step in range(7)]
     largest = max(above)
     levels = torch.tensor([*above, *below, 0.0])
     levels = levels.double() / largest
@@ -56,11 +57,6 @@ def nf4_rows(W_OI: Tensor) -> Tensor:
         nearest = distance.abs().argmin(dim=1)
         rounded.append(held[nearest])
     return torch.stack(rounded).view(W_OI.shape)
-
-
-def _quantile(probability: float) -> float:
-    """Return the quantile of the standard normal distribution."""
-    return statistics.NormalDist().inv_cdf(probability)
 
 
 def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float, residual_TD: Tensor | None = None) -> tuple[Tensor, Tensor]:

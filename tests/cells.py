@@ -11,6 +11,11 @@ def cells(text, *more):
     return [cell.strip(" ").replace(r"\n", "\n") for cell in re.split(r"¦|\n", text) if cell.strip(" ")] + list(more)
 
 
+def rows(text: str, mark: str = "|") -> list[list[str]]:
+    """Return the cells of a text, each cut at the marks that stand alone, without the spaces around the parts."""
+    return [[part.strip(" ") for part in re.split(rf"(?:^|(?<= ))[{mark}](?= |$)", cell)] for cell in cells(text)]
+
+
 HOSTILE = [  # to anything that reads text
     "\0",
     "\ud800 lone half",

@@ -20,7 +20,6 @@ from grpo.report import plot
 RUNS = {  # a benchmark and its options -> a package that it needs
     "sampler --peer hf": "transformers",
     "sampler --peer ctranslate2 --dtype float32": "ctranslate2",
-    "sampler --peer llama.cpp --dtype float32": "xllamacpp",
     "sampler --peer none": "torch",
     "logprob --peer torch": "torch",
     "logprob --peer none": "torch",
@@ -65,15 +64,13 @@ def test_a_benchmark_runs_and_ends_in_json(capfd, run):
     pytest.importorskip(RUNS[run])
     measure(run)
     said, name = capfd.readouterr().out, run.split()[0]
-    row, tokens = last_line(said), name != "knowledge"  # a search has none
+    row = last_line(said)
     assert row["bench"] == name
     assert {"cpu", "cores", "gpu", "commit", "versions"} <= row["machine"].keys()
     peer = row["options"]["peer"]
     for case in row["cases"]:
         assert (case.get("ratio") is not None) == (peer != "none"), "a ratio stands for a comparison"
-        rates = {side: case["tokens"] / spent["median"] for side, spent in case["seconds"].items()} if tokens else {}
-        assert case.get("tokens_per_s", {}) == pytest.approx(rates)
-    assert said.count("tokens/s") == tokens * sum(len(case["seconds"]) for case in row["cases"])
+        assert bool(case.get("tokens_per_s")) == (name != "knowledge"), "a search has no tokens"
     checks = row["checks"]
     assert all(value for check, value in checks.items() if "judged all" in check)
     assert all(value < 1e-4 for check, value in checks.items() if "logp_difference_max" in check)
@@ -117,8 +114,7 @@ def test_a_copy_moves_the_bytes_that_it_reads_and_those_that_it_writes(monkeypat
 
 
 def test_completions_end_after_about_as_many_tokens_as_asked():
-    model = models.random_decoder("tiny", models.build_of(SimpleNamespace(dtype="float32", device="cpu"), rank=4))
-    models.end_after(model, 12)
+    model = models.random_decoder("tiny", models.build_of(SimpleNamespace(dtype="float32", device="cpu"), rank=4), 12)
     done = Sampler(model, [0]).sample([[5, 6, 7]] * 80, 1, SamplingParams(80), list(range(80)))
     lengths = [len(completion.ids) for (completion,) in done]
     assert 6 <= sum(lengths) / 80 <= 24
@@ -130,8 +126,13 @@ def test_every_benchmark_is_tested():
     assert {path.stem for path in files} == {run.split()[0] for run in RUNS}
 
 
-def test_rows_of_several_benchmarks_go_to_one_file_and_the_report_replaces_the_table(capfd, tmp_path):
-    """A row for each case and each check."""
+@pytest.mark.parametrize("has_units", [False, True])
+def test_rows_of_several_benchmarks_go_to_one_file_and_the_report_replaces_the_table(
+    capfd, tmp_path, monkeypatch, has_units
+):
+    """A row for each case and each check. Targets are those of machines with units for bfloat16."""
+    found = {"float32_tflops": 1.0, "bfloat16_tflops": 0.5 + has_units, "copy_gb_per_s": 1.0}
+    monkeypatch.setattr(ceilings, "peaks", lambda options: found)
     file, readme = tmp_path / "elsewhere" / "rows.jsonl", tmp_path / "README.md"
     for name in ("decode", "logprob"):
         measure(f"{name} --save {file}")
@@ -149,7 +150,8 @@ def test_rows_of_several_benchmarks_go_to_one_file_and_the_report_replaces_the_t
     assert re.match(r"(?s)before\n.*\nafter\n$", text) and "old" not in text
     assert text.count("| logprob, cpu, ") == 2
     targets = [line.split(" | ")[7] for line in text.splitlines() if line.startswith(("| decode", "| logprob"))]
-    assert sorted(targets) == ["1.3 ×", "2 ×", "70 %", "70 %", "80 %"], "of the peer's speed, and of the ceiling"
+    wanted = ["1.3 ×", "2 ×", "70 %", "70 %", "80 %"] if has_units else [""] * 5
+    assert sorted(targets) == wanted, "of the peer's speed, and of the ceiling"
 
 
 def stored_row(commit, cases, bench="sampler", **options):

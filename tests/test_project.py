@@ -274,8 +274,8 @@ def test_functions_keep_their_size():
 BUDGETS = {
     "grpo/algorithm": 10_750,
     "grpo/minimal.py": 2_500,
-    "grpo/engine": 41_000,
-    "kernels": 14_500,
+    "grpo/engine": 40_500,
+    "kernels": 14_000,
     "grpo": 19_500,
     "grpo/config": 9_500,
     "grpo/run": 21_750,
@@ -286,10 +286,10 @@ BUDGETS = {
     "grpo/replay": 4_500,
     "grpo/tools": 8_000,
     "knowledge": 11_500,
-    "rewards": 24_750,
+    "rewards": 24_500,
     "rewards/mathematics": 17_250,
-    "bench": 15_750,
-    "tests": 226_250,
+    "bench": 14_500,
+    "tests": 222_750,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER}
 
@@ -418,5 +418,4 @@ def test_every_mutant_fits_the_code_and_names_tests_that_are_there(monkeypatch):
         assert mutants.mutate((ROOT / mutant.path).read_text(), mutant.before, mutant.after), mutant.effect
         for named in mutant.tests:
             file, _, test = named.partition("::")
-            if file.startswith("tests/"):  # the others are options of pytest
-                assert not test or is_there(file, test), named
+            assert not test or is_there(file, test), named

@@ -55,13 +55,6 @@ def drawn(prompts, completions, **columns):
     return [random.random() + numpy.random.rand() + float(torch.rand(())) for _ in completions]
 
 
-def not_finite(prompts, completions, **columns):
-    """NaN for the groups that the environment numbers."""
-    if str(next(calls)) in os.environ["BAD_GROUPS"].split(","):
-        return [float("nan")] * len(completions)
-    return early_letters(prompts, completions, **columns)
-
-
 def gauge(prompts, completions, **columns):
     """Writes down what this process holds: resident memory, threads outside of pools, open files and sockets."""
     import psutil

@@ -20,10 +20,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 import yaml
 from commands import ROOT, run_module
-from making import free_port, read_lines, write_rows
+from making import free_port, read_lines, same_tensors, write_rows
 from safetensors.torch import load_file
 
 from grpo.run.checkpoint import problem_with
@@ -179,8 +178,7 @@ class Run:
 
     def equals(self, other: "Run") -> bool:
         """Whether two runs have ended in the same adapter, bit for bit."""
-        first, second = self.weights, other.weights
-        return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+        return same_tensors(*(run.folder / "final" / "adapter_model.safetensors" for run in (self, other)))
 
     def differs_by_rounding(self, other: "Run", most: float = 1e-5) -> bool:
         """Whether two runs that have trained have ended in nearly the same adapter."""

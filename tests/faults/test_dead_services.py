@@ -33,7 +33,7 @@ def train(make_run, base):
     return run_to_end
 
 
-@pytest.mark.parametrize("failure", [says(""), says("I am a teapot."), fails(400)], ids=["empty", "no list", "400"])
+@pytest.mark.parametrize("failure", [says(""), says("I am a teapot."), fails(400)])
 def test_a_dead_decomposer_is_announced_in_its_first_step_and_ends_the_run(train, failure):
     """64 completions ask it at once; after 32 without a usable reply the run ends, with its work saved."""
     with ApiServer(says("A"), default=says("B")) as judge, ApiServer(says(FACTS), default=failure) as decomposer:

@@ -50,7 +50,7 @@ def test_a_run_that_is_stopped_is_saved_and_resumed(make_run, undisturbed, tmp_p
 
 
 @pytest.mark.parametrize("number", CODES, ids=str)
-@pytest.mark.parametrize(("num_replies", "step"), [(17, 2), (0, None)], ids=["training", "preflight"])
+@pytest.mark.parametrize(("num_replies", "step"), [(17, 2), (0, None)])
 def test_during_a_judge_call_that_hangs(judged_run, number, num_replies, step):
     """In the third step; or while the judge is asked whether it works, when there is nothing to save."""
     with ApiServer(*[says("A")] * num_replies, default=hangs) as server:

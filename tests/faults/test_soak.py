@@ -129,12 +129,7 @@ def test_nine_steps_with_two_kills(judged_run, tmp_path):
 def test_three_hundred_steps_with_two_kills(judged_run, tmp_path):
     run, kinds, held = soak(judged_run, tmp_path, 300, 20, 10, ["step-graded:95", "save-renamed:6"], slow=True)
     assert set(kinds) == set(KINDS), kinds
-    unscored = no_row_was_paid_for_an_outage(run)
+    assert no_row_was_paid_for_an_outage(run) > 0
     early, late = held[200], held[-1]
-    print(
-        f"\n{sum(kinds.values())} failures of {len(kinds)} kinds, {unscored} rows unscored; held "
-        f"after 50 steps {early}, at the end {late}"
-    )
-    assert unscored > 0
     assert late["rss_mb"] < early["rss_mb"] + 30
     assert_nothing_piles_up(held, "threads", "files", "sockets")

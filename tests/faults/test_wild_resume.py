@@ -3,15 +3,12 @@
 Checkpoints survive whatever the other files hold.
 """
 
-import json
 import random
 import shutil
 
 import pytest
-from making import refused
 
-from grpo.config.options import SftConfig, TrainConfig
-from grpo.run import checkpoint, stage1
+from grpo.run import checkpoint
 
 RECORDS = ("run_state.json", "metrics.jsonl", "config.resolved.yaml", "best/best.json", "best/manifest.json")
 
@@ -64,12 +61,3 @@ def test_a_result_without_checkpoints_is_not_replaced(undisturbed, tmp_path, is_
     assert "no checkpoint to continue from" in child.stderr
     assert ("checkpoint-4 is not used: manifest.json is missing" in child.stderr) == is_damaged
     assert {path: path.read_bytes() for path in (run.folder / "final").iterdir()} == before
-
-
-@pytest.mark.parametrize("made", [{}, {"data": []}, {"seed": 1, "data": 1e308, "base model": [[]]}])
-def test_a_stage_1_of_wild_origin_is_not_reused(tmp_path, monkeypatch, made):
-    monkeypatch.setattr(stage1, "origin_of", lambda config: {"seed": 1, "data": "d", "base model": "b"})
-    (tmp_path / "final").mkdir()
-    (tmp_path / "final" / "origin.json").write_text(json.dumps(made))
-    first, second = SftConfig(output_dir=str(tmp_path)), TrainConfig(cold_start="c.yaml")
-    refused(lambda: stage1.is_done(first, second), "is not what c.yaml makes now", exit_code=2)

@@ -9,7 +9,6 @@ from grpo.kernels.log_softmax_rows import TILE, log_softmax_rows
 from grpo.kernels.nucleus import thresholds
 from grpo.kernels.quantised_linear import quantised_linear
 from grpo.kernels.rms_norm import rms_norm
-from grpo.kernels.swiglu import swiglu
 from test_layers import random
 
 from grpo.engine.device.quantised import FORMATS
@@ -54,7 +53,6 @@ CASES = {  # the rows that are given; and the results, one for each row
         lambda x: [quantised_linear(x, (W := weight(x.device)).q_OX, W.scale_OX, W.tail_OR, None)],
     ),
     "rms_norm": ([random(ROWS, 16)], lambda x: rms_norm(x, random(16).to(x.device), 1e-6)[:1]),
-    "swiglu": ([random(2, ROWS, 40)[0], random(ROWS, 40)], lambda gate, up: [swiglu(gate, up)]),
 }
 
 

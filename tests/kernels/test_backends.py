@@ -1,13 +1,14 @@
 """Which implementation is chosen: the first that is there and right; and on a GPU, ours are."""
 
 import sys
-from contextlib import nullcontext
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 import torch
+from making import refused
 
-from grpo.base.errors import INTERNAL, MEMORY, UserError
+from grpo.base.errors import INTERNAL, MEMORY
 from grpo.engine.attention import choice, decode, flash
 from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.device import kernel_choice
@@ -82,58 +83,23 @@ def test_a_wrong_gradient_is_noticed(monkeypatch):
 
 def test_a_failed_capture_ends_the_process(monkeypatch):
     """After it, the allocator is damaged: what comes next would fail for a reason that nobody understands."""
-    monkeypatch.setattr(torch.cuda, "Stream", lambda: SimpleNamespace(wait_stream=lambda other: None))
-    for name, stand_in in {
-        "graph_pool_handle": lambda: 0,
-        "current_stream": lambda: torch.cuda.Stream(),
-        "stream": lambda stream: nullcontext(),
-        "CUDAGraph": lambda: None,
-        "graph": lambda *given, **options: nullcontext(),
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, stand_in)
-    calls = []
-
-    def fails_when_recorded(error):
-        calls.append(1)
-        if len(calls) > WARM_UPS:
-            raise error
-
+    monkeypatch.setattr(torch, "cuda", MagicMock())
     for error, code in ((RuntimeError("not permitted\nat all"), INTERNAL), (torch.OutOfMemoryError("full"), MEMORY)):
-        calls.clear()
-        with pytest.raises(UserError, match="could not be recorded") as raised:
-            CudaCapture()(lambda error=error: fails_when_recorded(error))
-        assert raised.value.exit_code == code and raised.value.why.endswith(str(error).splitlines()[0])
+        step = MagicMock(side_effect=[None] * WARM_UPS + [error])
+        found = refused(lambda step=step: CudaCapture()(step), "could not be recorded", exit_code=code)
+        assert found.why.endswith(str(error).splitlines()[0])
 
 
-@pytest.fixture
-def run_triton(monkeypatch):
-    """Let the self-test of Triton run, with this function for its kernel."""
-    monkeypatch.setattr("triton.knobs.runtime.interpret", False)
-    monkeypatch.setattr(kernel_choice, "_waves", lambda *shape, device: torch.ones(shape))
-
-    def run(kernel):
-        monkeypatch.setitem(sys.modules, "grpo.kernels.rms_norm", SimpleNamespace(rms_norm=kernel))
-        return kernel_choice.triton_problem.__wrapped__()
-
-    return run
-
-
-def test_why_triton_fails_is_said_whole(run_triton):
-    """Its last words name what a compiler lacks."""
-
-    def fails(*given, **options):
-        raise RuntimeError("x" * 300 + " and why\nsecond line")
-
-    assert run_triton(fails) == f"Triton failed: RuntimeError: {'x' * 300} and why"
-
-
-def test_a_card_before_sm_80_has_torchs_operations_and_float16(run_triton, monkeypatch):
+def test_a_card_before_sm_80_has_torchs_operations_and_float16(monkeypatch):
     """Triton multiplies there without tensor cores, and its tiles spill hundreds of registers."""
     normed = torch.nn.functional.rms_norm(torch.ones(3, 100), (100,))
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (7, 5))
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation: False)
-    assert "sm_75" in run_triton(lambda *_: (normed, None))
+    monkeypatch.setattr("triton.knobs.runtime.interpret", False)
+    monkeypatch.setattr(kernel_choice, "_waves", lambda *shape, device: torch.ones(shape))
+    monkeypatch.setitem(sys.modules, "grpo.kernels.rms_norm", SimpleNamespace(rms_norm=lambda *_: (normed, None)))
+    assert "sm_75" in kernel_choice.triton_problem.__wrapped__()
     assert choose_dtype("auto", torch.device("cuda")) == torch.float16
 
 
@@ -148,5 +114,6 @@ def test_our_kernels_and_flash_attention_pass_on_a_gpu(heads, kv_heads, width):
 @pytest.mark.gpu
 def test_the_self_test_on_a_gpu_draws_nothing():
     before = torch.cuda.get_rng_state()
-    assert kernel_choice.triton_problem.__wrapped__() == "" and kernel_choice.uses_kernels(torch.ones(3, device="cuda"))
+    assert kernel_choice.triton_problem.__wrapped__() == ""
+    assert kernel_choice.uses_kernels(torch.ones(3, device="cuda"))
     assert torch.equal(torch.cuda.get_rng_state(), before)

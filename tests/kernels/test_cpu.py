@@ -10,7 +10,7 @@ import torch
 from grpo.kernels.cpu import LANES, PANEL, SOURCE, CpuKernels, _is_mine
 from making import load, write_checkpoint
 from test_decode_attention import SHAPES, assert_equals_twin, problem
-from test_layers import assert_rotates_into_cache, relative
+from test_layers import relative
 
 from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.device import kernel_choice, ops
@@ -73,12 +73,6 @@ def test_attention_equals_the_twin_and_reads_no_further(kernels, heads, kv_heads
     assert_equals_twin(kernels.decode_attention, *problem(heads, kv_heads, width, LENGTHS))
 
 
-@needs_them
-@pytest.mark.parametrize("width", [8, 64, 96])
-def test_rotation_writes_one_place_of_each_row(kernels, width):
-    assert_rotates_into_cache(kernels.rotate_into_cache, 6, 2, width)
-
-
 def use_them(monkeypatch):
     """Use the kernels on each CPU that can run them, also where torch's operations would be taken."""
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
@@ -133,7 +127,9 @@ def test_it_is_compiled_once(tmp_path, monkeypatch):
     for size in (0, 1000, len(whole) - 1):
         kept.unlink()  # this process still holds the old one
         kept.write_bytes(whole[:size])
-        assert CpuKernels(tmp_path / "kept").attends(LANES) and commands and kept.read_bytes() == whole
+        assert CpuKernels(tmp_path / "kept").attends(LANES)
+        assert commands
+        assert kept.read_bytes() == whole
         commands.clear()
     changed = tmp_path / "changed.c"
     changed.write_text(SOURCE.read_text() + "\n")
@@ -164,7 +160,8 @@ def test_only_what_nobody_else_can_have_written_is_loaded(tmp_path, monkeypatch)
     CpuKernels(folder)
     assert loaded[-1] == str(kept)
     monkeypatch.setattr(os, "getuid", lambda: kept.stat().st_uid + 1)
-    assert not _is_mine(folder) and not _is_mine(kept)
+    assert not _is_mine(folder)
+    assert not _is_mine(kept)
 
 
 @needs_them
@@ -177,17 +174,17 @@ def test_a_folder_that_cannot_be_written_costs_a_compilation(tmp_path):
 @needs_them
 def test_arguments_that_would_damage_memory_are_refused(kernels):
     packed = kernels.prepack(torch.ones(30, 40))
-    for x in (torch.ones(3, 39), torch.ones(2, 3, 40), torch.ones(3, 40).double()):
-        with pytest.raises(AssertionError):
-            kernels.product(x, packed)
     q, k, v, lengths = problem(4, 2, 16, [3, 5])
-    for wrong in (
-        (q, k, v, lengths.int()),
-        (q.double(), k, v, lengths),
-        (q, k.mT, v.mT, lengths),
+    for call in (
+        lambda: kernels.product(torch.ones(3, 39), packed),
+        lambda: kernels.product(torch.ones(2, 3, 40), packed),
+        lambda: kernels.product(torch.ones(3, 40).double(), packed),
+        lambda: kernels.decode_attention(q, k, v, lengths.int()),
+        lambda: kernels.decode_attention(q.double(), k, v, lengths),
+        lambda: kernels.decode_attention(q, k.mT, v.mT, lengths),
     ):
         with pytest.raises(AssertionError):
-            kernels.decode_attention(*wrong)
+            call()
 
 
 @needs_them
@@ -205,7 +202,8 @@ def test_what_is_not_finite_stays_so(kernels, broken):
     x_TI, weight_OI = torch.ones(5, 40), torch.ones(30, 40)
     weight_OI[7, 3] = broken
     finite = kernels.product(x_TI, kernels.prepack(weight_OI)).isfinite()
-    assert not finite[:, 7].any() and finite.sum() == 5 * 29
+    assert not finite[:, 7].any()
+    assert finite.sum() == 5 * 29
 
 
 @pytest.fixture
@@ -228,7 +226,8 @@ def test_without_them_torch_computes_it(monkeypatch, asked_anew, tmp_path, capab
     monkeypatch.setenv("GRPO_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     weight = torch.randn(30, 20)
-    assert kernel_choice.on_cpu(weight) is None and isinstance(ops.prepack(weight), torch.Tensor)
+    assert kernel_choice.on_cpu(weight) is None
+    assert isinstance(ops.prepack(weight), torch.Tensor)
     assert kernel_choice.describe("cpu").startswith(f"torch's own operations ({reason}")
     assert not list(tmp_path.rglob("*.so"))
 
@@ -236,18 +235,14 @@ def test_without_them_torch_computes_it(monkeypatch, asked_anew, tmp_path, capab
 @needs_them
 def test_they_are_for_float32_alone_and_a_key_turns_them_off(monkeypatch, asked_anew):
     use_them(monkeypatch)
-    assert (
-        kernel_choice.on_cpu(torch.ones(3))
-        and kernel_choice.describe("cpu") == "kernels in C while it generates in float32"
-    )
+    assert kernel_choice.on_cpu(torch.ones(3))
+    assert kernel_choice.describe("cpu") == "kernels in C while it generates in float32"
     assert not kernel_choice.on_cpu(torch.ones(3, dtype=torch.bfloat16)) and not kernel_choice.on_cpu(
         torch.ones(3).double()
     )
     monkeypatch.setattr(kernel_choice.ProcessSettings, "kernels", False)
-    assert (
-        not kernel_choice.on_cpu(torch.ones(3))
-        and kernel_choice.describe("cpu") == "torch's own operations (kernels: none)"
-    )
+    assert not kernel_choice.on_cpu(torch.ones(3))
+    assert kernel_choice.describe("cpu") == "torch's own operations (kernels: none)"
 
 
 @needs_them
@@ -269,8 +264,10 @@ def test_wrong_results_are_noticed(monkeypatch, asked_anew, name):
     use_them(monkeypatch)
     right = getattr(CpuKernels, name)
     monkeypatch.setattr(CpuKernels, name, lambda *given: right(*given) * 1.001)
-    assert not kernel_choice.on_cpu(torch.ones(3)) and "off by" in kernel_choice.describe("cpu")
+    assert not kernel_choice.on_cpu(torch.ones(3))
+    assert "off by" in kernel_choice.describe("cpu")
 
 
-def test_a_head_of_another_width_is_torchs(monkeypatch):
-    assert CpuKernels.attends(None, LANES) and not CpuKernels.attends(None, LANES + 4)
+def test_a_head_of_another_width_is_torchs():
+    assert CpuKernels.attends(None, LANES)
+    assert not CpuKernels.attends(None, LANES + 4)

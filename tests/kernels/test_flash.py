@@ -44,7 +44,9 @@ def scores(q_THE, k_TKE, q_rows, k_rows, causal):
 
 
 def plain_forward(q, k, v, q_starts, k_starts, max_q, max_k, dropout, causal, debug):
-    assert dropout == 0 and not debug and q_starts.dtype == k_starts.dtype == torch.int32
+    assert dropout == 0
+    assert not debug
+    assert q_starts.dtype == k_starts.dtype == torch.int32
     assert [max(s.stop - s.start for s in spans(starts)) for starts in (q_starts, k_starts)] == [max_q, max_k]
     exact = torch.promote_types(q.dtype, torch.float32)
     out, lse = torch.empty_like(q), torch.empty(q.shape[1], q.shape[0], dtype=exact)
@@ -58,7 +60,8 @@ def plain_forward(q, k, v, q_starts, k_starts, max_q, max_k, dropout, causal, de
 def plain_backward(dout, q, k, v, out, lse, q_starts, k_starts, max_q, max_k, dropout, causal, state, unused):
     """From the probabilities exp(score - lse) and the row sums of dout out, as FlashAttention's own backward pass has
     it: both may be those of more keys."""
-    assert all(x.is_contiguous() for x in (dout, lse)) and state.dtype == torch.uint64
+    assert all(x.is_contiguous() for x in (dout, lse))
+    assert state.dtype == torch.uint64
     q, k, v = leaves = [x.detach().requires_grad_() for x in (q, k, v)]
     total = torch.zeros(())
     with torch.enable_grad():
@@ -100,11 +103,10 @@ def test_equals_the_padded_attention_with_gradients(name, merge, sizes, dtype, b
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_merge_is_the_attention_over_all_keys(device, dtype, bf16_step):
     """Also where one part outweighs the other by e^100."""
-    generator = torch.Generator().manual_seed(0)
-    scores = torch.randn(5, 9, 8, generator=generator, dtype=torch.float64) * 2  # heads, tokens, keys
+    scores = random(5, 9, 8, dtype=torch.float64) * 2  # heads, tokens, keys
     scores[:, 0, 3:] += 100
     scores[:, 8, 3:] -= 100
-    values = torch.randn(5, 8, 12, generator=generator, dtype=torch.float64)
+    values = random(5, 8, 12, dtype=torch.float64)
 
     def attended(first, last):
         """The attention over some keys, and its log-sum-exp."""
@@ -146,4 +148,5 @@ def test_the_backward_pass_is_demanded_to_repeat_where_others_are_only_warned():
         return plain_backward(*arguments)
 
     run(FlashPackedAttention(layout, "cpu", plain_forward, backward), inputs(layout))
-    assert seen == [False, False] and torch.is_deterministic_algorithms_warn_only_enabled()
+    assert seen == [False, False]
+    assert torch.is_deterministic_algorithms_warn_only_enabled()

@@ -30,8 +30,6 @@ def test_each_phase_launches_what_the_table_says(name, phase):
 
 @pytest.mark.parametrize("waits", [
     lambda x: x[0].item(),
-    lambda x: bool((x > 0).any()),
-    lambda x: x[x > 0],
     lambda x: x.cpu(),
     lambda x: x + torch.ones(3),
     lambda x: swiglu(x[None], torch.ones(1, 3)),
@@ -84,7 +82,8 @@ def test_what_lives_is_what_was_planned(name):
         model = case.build()
         optimizer = optimizer_of(model)
         plan = memory.make_plan(memory.Loaded(model, model), config, PROMPT + ANSWER, int(gigabytes * 1e9), "cuda")
-        assert plan.fits and plan.budget.fused
+        assert plan.fits
+        assert plan.budget.fused
         scalars = walk.live - plan.needed.weights - plan.needed.training  # of the optimizer, and s of each layer
         assert 0 <= scalars < 1000
         cache = KVCache.of(model, plan.num_sequences, PROMPT + ANSWER).kv_L2BKSE
@@ -93,7 +92,7 @@ def test_what_lives_is_what_was_planned(name):
 
         batch, model.recompute = micro_batch(), plan.budget.recompute
         tokens, num_layers = batch.layout.num_tokens, model.config.num_layers
-        model._cos_sin()
+        _ = model.tables
         walk.begin()
         before = walk.live
         logp_C, _ = batch_logprobs(model, batch, POLICY, 1.0, plan.budget.chunk)

@@ -40,14 +40,17 @@ def test_tokens_and_logprobs_equal_the_twin(device, width, dtype, temperature):
     ids, logps = drawn(logits, seeds, positions, temperature)
     for row in range(len(ids)):
         token, logp = slow(logits[row].cpu(), uniform(int(seeds[row]), int(positions[row])), temperature, 1.0, 0)
-        assert int(ids[row]) == token and abs(float(logps[row]) - logp) <= 5e-6
+        assert int(ids[row]) == token
+        assert abs(float(logps[row]) - logp) <= 5e-6
 
 
 def test_greedy_takes_the_first_of_equals(device):
     logits, seeds, positions = rows(3 * PIECE, device=device)
     logits[0, [7, PIECE + 3, 2 * PIECE]] = 50.0
     ids, logps = drawn(logits, seeds, positions, 0.0)
-    assert int(ids[0]) == 7 and torch.equal(ids[1:], logits[1:].argmax(-1)) and (logps == 0).all()
+    assert int(ids[0]) == 7
+    assert torch.equal(ids[1:], logits[1:].argmax(-1))
+    assert (logps == 0).all()
 
 
 NOT_FINITE = {
@@ -72,7 +75,8 @@ def test_rows_that_are_not_finite_have_the_plain_token_and_no_finite_log_prob(de
     with np.errstate(all="ignore"):
         ids, logps = drawn(logits, seeds, positions, temperature, cut)
     wanted, wanted_logps, _ = draw(logits, uniforms(seeds, positions), SamplingParams(1, temperature, top_p))
-    assert torch.equal(ids, wanted) and int(ids.max()) < logits.shape[1]
+    assert torch.equal(ids, wanted)
+    assert int(ids.max()) < logits.shape[1]
     assert logps.isfinite().tolist() == wanted_logps.isfinite().tolist() == [False, True]
 
 

@@ -22,7 +22,8 @@ def check(logits, targets, temperature, slope_dtype, bf16_step, cuts=None):
     rounding = 2**-22 * depth * (cuts is not None)
     logp, entropy, slope = log_softmax_rows(logits, targets, temperature, slope_dtype, cuts)
     assert slope.dtype == slope_dtype
-    assert slope.shape == logits.shape and slope.data_ptr() == logits.data_ptr()
+    assert slope.shape == logits.shape
+    assert slope.data_ptr() == logits.data_ptr()
     assert ((logp - wanted[0]).abs() <= 5e-6 + rounding).all()
     assert ((entropy - wanted[1]).abs() <= 1e-5 + rounding).all()
     step = bf16_step if slope_dtype == torch.bfloat16 else 0.0
@@ -42,9 +43,7 @@ def test_equals_the_twin(device, width, dtype, slope_dtype, temperature, bf16_st
     check(*rows(width, dtype=dtype, device=device), temperature, slope_dtype, bf16_step)
 
 
-@pytest.mark.parametrize(
-    "masked", [slice(0, TILE), slice(TILE, 2 * TILE), slice(5, None)], ids=["first tile", "middle tile", "all but five"]
-)
+@pytest.mark.parametrize("masked", [slice(0, TILE), slice(TILE, 2 * TILE), slice(5, None)])  # the last: all but five
 def test_masked_logits(device, masked, bf16_step):
     """Logits of -inf have no probability and no gradient, even where a whole tile consists of them; the maximum may
     come last."""
@@ -70,6 +69,8 @@ def test_without_a_slope_the_logits_stay(device, cut):
     logits, targets = rows(TILE + 99, device=device)
     cuts, before = None if cut is None else torch.full((5,), cut, device=device), logits.clone()
     logp, entropy, slope = log_softmax_rows(logits, targets, 0.9, None, cuts)
-    assert slope is None and torch.equal(logits, before)
+    assert slope is None
+    assert torch.equal(logits, before)
     wanted = log_softmax_rows(before, targets, 0.9, logits.dtype, cuts)
-    assert torch.equal(logp, wanted[0]) and torch.equal(entropy, wanted[1])
+    assert torch.equal(logp, wanted[0])
+    assert torch.equal(entropy, wanted[1])

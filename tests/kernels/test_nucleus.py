@@ -31,7 +31,8 @@ def check_kept(logits, top_k, top_p, temperature=0.8):
     for row in range(len(logits)):
         wanted = torch.zeros_like(possible[row])
         wanted[kept_tokens(logits[row].cpu(), temperature, top_p, top_k)] = True
-        assert torch.equal(ours[row], wanted & possible[row]) and torch.equal(theirs[row], ours[row])
+        assert torch.equal(ours[row], wanted & possible[row])
+        assert torch.equal(theirs[row], ours[row])
     nothing_dropped = plain == float("-inf")
     assert torch.equal(cut == float("-inf"), nothing_dropped)
     assert ((cut - plain).abs() <= 1e-5 * plain.abs().clamp_min(1))[~nothing_dropped].all()
@@ -45,15 +46,12 @@ def test_equals_the_twin(device, width, top_k, top_p):
 
 HARD = {
     "all equal": lambda x: x * 0 + 2.5,
-    "two values": lambda x: (x > 0) * 3.0,
     "many ties, at the threshold too": lambda x: x.round(),
     "few steps of rounding apart": lambda x: 10 + 1e-6 * x,
-    "nearly uniform": lambda x: 1e-3 * x,
     "one far above": lambda x: x.scatter(1, torch.full((len(x), 1), 17, device=x.device), 90.0),
     "most impossible": lambda x: x.masked_fill(torch.arange(x.shape[1], device=x.device) > 5, float("-inf")),
     "whole pieces impossible": lambda x: x.masked_fill(torch.arange(x.shape[1], device=x.device) < PIECE, -1e38),
     "huge": lambda x: x * 1e37,
-    "below zero": lambda x: -(x.abs()) - 5,
     "zeros of both signs": lambda x: torch.where(x > 2, x, torch.copysign(torch.zeros_like(x), x)),
 }
 
@@ -88,7 +86,9 @@ def test_cut_tokens_in_the_sampling_path(device, switch_kernels_on):
     drawn = draw_tokens(logits, seeds, seeds, sampling, record)
     assert asked == {"draw_tokens"}
     ids, logps, cuts = (values.gather(1, seeds[:, None])[:, 0] for values in record)
-    assert torch.equal(ids, wanted[0]) and torch.equal(drawn, ids)
-    assert (logps - wanted[1]).abs().max() <= 5e-6 and (cuts - wanted[2]).abs().max() <= 1e-5
+    assert torch.equal(ids, wanted[0])
+    assert torch.equal(drawn, ids)
+    assert (logps - wanted[1]).abs().max() <= 5e-6
+    assert (cuts - wanted[2]).abs().max() <= 1e-5
     beside = torch.arange(9, device=device) != seeds[:, None]
     assert all((values[beside] == 0).all() for values in record)

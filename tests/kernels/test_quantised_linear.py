@@ -6,7 +6,6 @@ from grpo.kernels.quantised_linear import MOST_ROWS, quantised_linear
 from grpo.kernels.twins import int8_rows, lora_linear, nf4_rows
 from test_layers import random
 
-from grpo.engine.device import ops
 from grpo.engine.device.quantised import FORMATS, levels_of
 from grpo.engine.model.build import Build
 from grpo.engine.model.weight import QuantisedWeight
@@ -58,19 +57,3 @@ def test_it_multiplies_by_the_numbers_that_training_uses(device, held):
     _, weight, _, _ = problem(1, 40, 16, 4, torch.float16, device, held)
     units = torch.eye(20, dtype=torch.float16, device=device)
     assert torch.equal(kernel(units, weight).T, weight.dequantise())
-
-
-@pytest.mark.parametrize(("rows", "dtype", "is_used"), [
-    (ops.FEW_ROWS, torch.float16, True),
-    (ops.FEW_ROWS + 1, torch.float16, False),
-    (3, torch.float32, False),
-])  # fmt: skip
-def test_it_is_used_for_few_rows_in_half_precision(switch_kernels_on, monkeypatch, rows, dtype, is_used):
-    calls = []
-    monkeypatch.setattr(
-        "grpo.kernels.quantised_linear.quantised_linear", lambda *given: calls.append(given) or given[0]
-    )
-    switch_kernels_on()
-    x, weight, _, _ = problem(rows, 8, 16, 0, dtype, "cpu")
-    ops.quantised_linear(x, weight, None)
-    assert bool(calls) == is_used

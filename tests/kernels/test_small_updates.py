@@ -12,7 +12,6 @@ from grpo.algorithm.logprobs import _Sources
 from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model.build import Build, LoraSpec
 from grpo.engine.model.lora import Linear
-from grpo.engine.model.weight import dense
 
 WIDTH, RANK = 512, 64
 
@@ -23,8 +22,8 @@ WIDTH, RANK = 512, 64
 @pytest.mark.parametrize("decoding", [False, True])
 def test_the_slope_on_the_exact_change(device, decoding, dtype, held):
     """Rounding hides a change below a step of the output, but not on average; over 1024 x 512 outputs the slope's
-    standard error is about 0.01 in bfloat16. A bfloat16 weight that the change is merged into loses much of it; one in
-    float32 does not, and is what a CPU decodes with."""
+    standard error is about 0.01 in bfloat16. A bfloat16 weight that the change is merged into would lose much of it;
+    one in float32 does not, and is what a CPU decodes with."""
     dtype = getattr(torch, dtype)
     generator = torch.Generator().manual_seed(0)
     build = Build(LoraSpec(RANK, 2 * RANK, targets=("o_proj",)), False, dtype, device, FORMATS.get(held))
@@ -47,9 +46,6 @@ def test_the_slope_on_the_exact_change(device, decoding, dtype, held):
     exact = layer.lora.scale * (x.double() @ A.double().T) @ B.double().T
     slope = float(((outputs() - before) * exact).sum() / exact.square().sum())
     assert 0.95 <= slope <= 1.05
-    weight, change = dense(layer.base("o_proj")[0]).bfloat16().double(), layer.lora.scale * B.double() @ A.double()
-    merged = (weight + change).bfloat16().double()
-    assert ((merged - weight) * change).sum() < 0.9 * change.square().sum()
 
 
 def test_the_gradient_of_a_prompts_last_token_is_summed_in_float32(device):

@@ -213,7 +213,7 @@ def prefill(walk: Walk, model: Decoder) -> None:
         with model.sampling() as head_VD:
             sequences = [Unfinished(number, prompts[number // 12], ANSWER, number) for number in range(ROWS)]
             generation = Generation(sampler, sequences, ALL_TOKENS, head_VD)
-            model._cos_sin()
+            _ = model.tables
             walk.begin()
             generation.prefill(generation.schedule())
         assert len(generation.live) == ROWS
@@ -233,7 +233,7 @@ def micro_batch(num_completions: int = 12) -> PackedBatch:
 
 def reference(walk: Walk, model: Decoder) -> None:
     batch = micro_batch()
-    model._cos_sin()
+    _ = model.tables
     walk.begin()
     with torch.no_grad():
         batch_logprobs(model, batch, REFERENCE, 1.0, CHUNK)
@@ -243,7 +243,7 @@ def train(walk: Walk, model: Decoder) -> None:
     """A micro-batch forward and backward, with KL penalty."""
     optimizer = optimizer_of(model)
     batch = micro_batch()
-    model._cos_sin()
+    _ = model.tables
     walk.begin()
     logp_C, _ = batch_logprobs(model, batch, POLICY, 1.0, CHUNK)
     loss, _ = policy_loss(batch, logp_C, TrainConfig(beta=0.001))

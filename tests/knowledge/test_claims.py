@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from cells import HOSTILE, cells
+from cells import HOSTILE, cells, rows
 
 from knowledge.facts.claims import MAX_FACTS, MAX_TEXT_CHARS, Claim, admissible
 from knowledge.facts.model_decomposer import by_model, prompt
@@ -104,11 +104,11 @@ JSON = cells(r"""
     {"facts": [{"fact": "Mira was born.", "source": "Mira was born there."}, "Velda is old."]}
     ["- Mira was born.", "2. Velda is old."] ¦ ["Mira was born.", "Velda is old.", "And Mira was al
     """)
-OTHERS = cells(r"""
+OTHERS = rows(r"""
     - A bb cc\n- X yy zz\n- a bb cc\n- Last one here ⇒ A bb cc / X yy zz / Last one here
     - ナポレオンはパリにいた\n- กรุงเทพเป็นเมืองหลวง\n- はい ⇒ ナポレオンはパリにいた / กรุงเทพเป็นเมืองหลวง
     - 唐朝建立于618年\n- 唐 ⇒ 唐朝建立于618年 ¦ - Mira was born.\n[This is all that is stated.] ⇒ Mira was born.
-    """)
+    """, "⇒")  # fmt: skip
 FACTS = cells("""
     Mira has [] in her name. ¦ Mira | Tolan was born. ¦ 2 < 3 is true. ¦ "Mira" and "Velda" are old.
     Mira won (1) cup. (2) of them were old. ¦ Mira was born in 1962. 3. of May it was.
@@ -119,7 +119,7 @@ LISTS = {  # a reply -> its facts
         for first, second in (marks.replace("_", " ").split("|") for marks in MARKS)
     },
     **dict.fromkeys(FORMS + JSON, TWO),
-    **{reply: facts.split(" / ") for reply, facts in (case.split(" ⇒ ") for case in OTHERS)},
+    **{reply: facts.split(" / ") for reply, facts in OTHERS},
     **{f"- {fact}": [fact] for fact in FACTS},
     "- Yes": [],
 }

@@ -8,24 +8,14 @@ from knowledge.store.database import atomic_database
 
 def test_the_content_is_on_the_disk_before_the_name_and_the_name_before_the_end(tmp_path, monkeypatch):
     done, out = [], tmp_path / "out.db"
-    fsync, replace = os.fsync, os.replace
-
-    def flushed(descriptor):
-        done.append(("flush", os.readlink(f"/proc/self/fd/{descriptor}")))
-        fsync(descriptor)
-
-    def renamed(source, target):
-        done.append(("rename", str(source), str(target)))
-        replace(source, target)
-
-    monkeypatch.setattr(os, "fsync", flushed)
-    monkeypatch.setattr(os, "replace", renamed)
+    fsync, replace, opened = os.fsync, os.replace, "/proc/self/fd/{}"
+    monkeypatch.setattr(os, "fsync", lambda file: done.append(os.readlink(opened.format(file))) or fsync(file))
+    monkeypatch.setattr(os, "replace", lambda *names: done.append((*map(str, names),)) or replace(*names))
     with atomic_database(out) as connection:
         connection.execute("CREATE TABLE t (a)")
         connection.execute("INSERT INTO t VALUES (7)")
         assert done == [] and not out.exists()
-    (_, compacted), *named = done
-    assert done[0][0] == "flush" and compacted.startswith(f"{out}.unfinished-")
-    assert named == [("rename", compacted, str(out)), ("flush", str(tmp_path))]
+    compacted, *named = done
+    assert compacted.startswith(f"{out}.unfinished-") and named == [(compacted, str(out)), str(tmp_path)]
     assert sqlite3.connect(out).execute("SELECT a FROM t").fetchall() == [(7,)]
     assert list(tmp_path.iterdir()) == [out]

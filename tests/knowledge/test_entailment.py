@@ -42,21 +42,11 @@ def example(rng):
 
 
 def word_tokenizer():
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
+    from transformers import BertTokenizer
 
-    special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
     words = set(" ".join([*TEMPLATES, *VALUES, "not"]).replace("{}", " ").replace(".", " . ").split())
-    vocabulary = {word: i for i, word in enumerate([*special, *sorted(words)])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]", unk_token="[UNK]"
-    )
+    known = [*"[PAD] [UNK] [CLS] [SEP] [MASK]".split(), *sorted(words)]
+    return BertTokenizer(vocab={word: i for i, word in enumerate(known)}, do_lower_case=False)
 
 
 @pytest.fixture(scope="session")
@@ -164,8 +154,6 @@ def test_a_spoilt_checkpoint_is_refused_and_its_code_never_runs(spoilt, word):
 def test_it_goes_to_the_device_it_is_given(entailment_model, verifier):
     """The original pins the model to cuda:0 on every rank."""
     assert verifier.device == torch.device("cpu")
-    with pytest.raises(TypeError):
-        EntailmentVerifier(str(entailment_model))
     if not torch.cuda.is_available():
         refuse(entailment_model, "cuda:3", device="cuda:3")
 

@@ -7,7 +7,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from cells import cells
+from cells import rows
+from commands import num_open
 from making import refused
 
 from knowledge.build import build
@@ -24,7 +25,7 @@ def base(ours):
 # Look-up
 
 
-LOOKUPS = cells(  # a title | the documents that it names, by / | how | which of its parts are missing
+LOOKUPS = rows(  # a title | the documents that it names, by / | how | which of its parts are missing
     """
     Alex | Alex | exact | ¦ Alex;Ż | Alex;Ż | exact | ¦ 黑豹队 | 黑豹队 | exact | ¦ Alex\0 | Alex | exact |
     Alex;AleX | Alex/AleX | parts | ¦ AleX;Alex | AleX/Alex | parts | ¦ Ż;Ź | Ż/Ź | parts |
@@ -34,9 +35,8 @@ LOOKUPS = cells(  # a title | the documents that it names, by / | how | which of
 )
 
 
-@pytest.mark.parametrize("row", LOOKUPS)
-def test_lookup(base, row):
-    title, titles, how, missing = (part.strip() for part in row.split("|"))
+@pytest.mark.parametrize("title, titles, how, missing", LOOKUPS)
+def test_lookup(base, title, titles, how, missing):
     found = base.lookup(title)
     assert "/".join(found.missing) == missing
     if how != "missing" or found.how != "search":  # a guess is no title
@@ -91,15 +91,14 @@ def test_a_short_document_is_evidence_as_a_whole(make_base):
         assert base.search("nowhere", 5) == []  # everything: as before
 
 
-SEARCHES = cells("""
+SEARCHES = rows("""
     Who led the Salt March? | Mahatma Gandhi ¦ GANDHI'S MARCHES | Mahatma Gandhi ¦ mahatma | Mahatma Gandhi
     band from Oslo | AleX ¦ 1234 copies | AleX ¦ bakeries in Hamburg | Alex ¦ 唐朝 | 黑豹队 ¦ 防守 | 黑豹队
     """)  # "mahatma" is in the title alone
 
 
-@pytest.mark.parametrize("case", SEARCHES)
-def test_search_over_everything(base, case):
-    query, title = case.split(" | ")
+@pytest.mark.parametrize("query, title", SEARCHES)
+def test_search_over_everything(base, query, title):
     assert base.search(query)[0].title == title
 
 
@@ -114,14 +113,14 @@ def test_results_are_ordered_stable_and_no_more_than_k_wherever_they_are_sought(
         base.search("x", k=0)
 
 
-OPERATORS = cells("""
+OPERATORS = rows("""
     Alex AND Oslo | Alex Oslo ¦ NEAR(Alex Oslo, 5) | near Alex Oslo 5 ¦ Alex* | Alex ¦ tokens:alex | tokens alex
     "Alex Oslo" | Alex Oslo ¦ alex -oslo | alex oslo
     """)
 
 
 def test_operators_have_no_other_meaning_than_their_words(base):
-    for query, same_as in (pair.split(" | ") for pair in OPERATORS):
+    for query, same_as in OPERATORS:
         assert base.search(query) == base.search(same_as), query
 
 
@@ -170,15 +169,11 @@ def test_the_identity_of_a_base_is_that_of_its_content(make_base, ready_made, tm
 
 
 def test_a_forked_child_opens_its_own_connections(base):
-    def num_open():
-        files = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
-        return files.count(str(base.path))
-
-    expected, inherited = base.search("Salt March"), num_open()
+    expected, inherited = base.search("Salt March"), num_open(base.path)
     child = os.fork()
     if child == 0:
         is_same = base.search("Salt March") == expected
-        os._exit(0 if is_same and num_open() == inherited + 1 else 1)
+        os._exit(0 if is_same and num_open(base.path) == inherited + 1 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert base.search("Salt March") == expected
 

@@ -8,10 +8,9 @@ import sqlite3
 import time
 
 import pytest
-from commands import next_commands
+from commands import next_commands, num_open
 from making import refused
 
-from grpo.base.errors import UserError
 from knowledge.build import build
 from knowledge.build import main as build_command
 from knowledge.store import database as files
@@ -77,15 +76,6 @@ def test_an_index_of_another_version_says_how_to_build_it_anew(ours, tmp_path, k
     assert verify(tmp_path / "OUT.db").documents == verify(ours).documents
 
 
-def test_a_whole_file_of_a_version_of_sqlite_that_keeps_no_size_is_read(knowrl):
-    """Such a version leaves the size that another wrote, and not its counter of changes beside it."""
-    header = bytearray(knowrl.read_bytes())
-    header[28:32], header[92:96] = (1000).to_bytes(4, "big"), bytes(4)
-    knowrl.write_bytes(header)
-    with KnowledgeBase(knowrl) as base:
-        assert base.lookup("Mahatma Gandhi").how == "exact"
-
-
 def test_documents_without_a_title_or_a_text_do_no_harm(ready_made, tmp_path):
     documents = {"Alex": "He was born.", "": "Nobody.", "Ż": " ", "Ź": "A letter."}
     found = verify(ready_made(tmp_path / "base.db", documents))
@@ -112,22 +102,19 @@ def knowrl_sixty(ready_made, tmp_path):
     return ready_made(tmp_path / "knowrl.db", {f"Title {n}": f"word{n} " * 300 for n in range(60)})
 
 
-def test_a_damaged_page_is_found_at_once_or_where_it_is_met_and_never_a_crash(knowrl_sixty, tmp_path):
+def test_a_damaged_page_is_found_at_once_or_where_it_is_met(knowrl_sixty, tmp_path):
     """Of a file that is not ours; of ours no byte changes unnoticed."""
-    whole, rng, num_found = knowrl_sixty.read_bytes(), random.Random(3), 0
-    for number in range(100):
-        flipped, path = bytearray(whole), tmp_path / f"flipped{number}.db"
-        place = rng.randrange(len(whole) // 4096) * 4096 + rng.randrange(12)  # of a page's header
-        flipped[place] ^= 1 << rng.randrange(8)
-        path.write_bytes(flipped)
-        try:
-            with KnowledgeBase(path) as base:
-                for number in range(60):
-                    base.search("word1", 5, base.lookup(f"Title {number}").titles)
-        except UserError as error:
-            num_found += 1
-            assert error.exit_code == 3
-    assert num_found >= 60
+
+    def look(path):
+        with KnowledgeBase(path) as base:
+            for number in range(60):
+                base.search("word1", 5, base.lookup(f"Title {number}").titles)
+
+    whole = knowrl_sixty.read_bytes()
+    for page in range(0, len(whole), 4096):
+        path = tmp_path / f"damaged{page}.db"
+        path.write_bytes(whole[:page] + bytes(4096) + whole[page + 4096 :])
+        refused(lambda path=path: look(path))
 
 
 def test_a_file_that_is_written_to_while_it_is_open_is_served_no_longer(sixty, tmp_path):
@@ -232,17 +219,6 @@ def test_a_file_in_wal_mode_is_read_and_nothing_appears_beside_it(wal):
     assert verify(wal).documents and wal.read_bytes() == before
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_file_in_wal_mode_is_read_where_nothing_can_be_written(wal):
-    wal.chmod(0o444)
-    wal.parent.chmod(0o555)
-    try:
-        with KnowledgeBase(wal) as base:
-            assert base.lookup("Mahatma Gandhi").how == "exact"
-    finally:
-        wal.parent.chmod(0o755)
-
-
 def test_a_file_in_wal_mode_whose_last_changes_are_not_in_it_is_refused(wal):
     writer = sqlite3.connect(wal)
     writer.execute("INSERT INTO documents VALUES ('New', 'Zanzibar is an island.')")
@@ -255,19 +231,15 @@ def test_a_file_in_wal_mode_whose_last_changes_are_not_in_it_is_refused(wal):
 
 
 def test_a_closed_base_holds_no_file_open(knowrl):
-    def held():
-        files = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
-        return sum(file.startswith(str(knowrl)) for file in files)
-
     kept = []  # garbage collection must not be what closes them
     for _ in range(3):
         with KnowledgeBase(knowrl) as base:
             kept += [base, base._database]
-            assert base.lookup("Mahatma Gandhi").how == "exact" and held()
-        assert held() == 0
+            assert base.lookup("Mahatma Gandhi").how == "exact" and num_open(knowrl)
+        assert num_open(knowrl) == 0
     database(knowrl, "DELETE FROM documents")
     opening(knowrl)
-    assert held() == 0
+    assert num_open(knowrl) == 0
 
 
 # The commands

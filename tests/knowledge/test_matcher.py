@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from cells import HOSTILE, cells
+from cells import HOSTILE, cells, rows
 
 from grpo.data.worlds.people import SENTENCE, VALUES
 from knowledge.facts.claims import Verdict
@@ -122,20 +122,19 @@ def test_of_all_that_can_be_said_of_a_person_the_truth_is_supported_and_the_rest
         assert set(verdicts([sentence.replace("Tolan", "Abbot") for sentence in said], article)) == {U}
 
 
-STATED = cells(  # a text | its facts
-    r"""
+STATED = rows(  # a text | its facts
+    rf"""
     - The capital is Velda.\n* Mira Tolan worked as | The capital is Velda / Mira Tolan worked as ¦ |
     The port is Washington, D.C. The capital is Sana'a. | The port is Washington, D.C / The capital is Sana'a
     Nothing about Mira Tolan comes to mind. | ¦ Velda, the old city. Mira Tolan. She works. |
     I think Velda is old. Perhaps it is not. Is Velda a city? My answer is this. |
-    """,
-    f"{BASE} | {BASE[:-1].replace('. ', ' / ')}",
+    {BASE} | {BASE[:-1].replace(". ", " / ")}
+    """
 )
 
 
-@pytest.mark.parametrize("case", STATED)
-def test_a_sentence_that_states_something_is_a_fact(case):
-    text, facts = map(str.strip, case.split("|"))
+@pytest.mark.parametrize("text, facts", STATED)
+def test_a_sentence_that_states_something_is_a_fact(text, facts):
     assert " / ".join(fact.fact for fact in facts_of(text)) == facts
 
 

@@ -13,12 +13,15 @@ The first line names the source file, the tests that should fail, and the kind: 
 place where a hole in the tests was once found), or `equivalent` (argued, in the second line, to change no result; it is
 not run). The `-` code must occur exactly once in the file; white space, comments and trailing commas do not matter.
 
-Each mutant is applied to a copy of the tree, and its tests run there until the first failure. WORD selects the mutants
-whose path, tests or effect contain it. Exit status 1 if a mutant survives, 2 if a test fails without any.
+The tests run once without a mutant, all that are named of a file together, in a copy of the tree. Then each mutant is
+applied to a copy of that copy, in which everything is compiled already, and its tests run there until the first
+failure. WORD selects the mutants whose path, tests or effect contain it. Exit status 1 if a mutant survives, 2 if a
+test fails without any.
 """
 
 import argparse
 import io
+import itertools
 import multiprocessing
 import os
 import re
@@ -102,6 +105,17 @@ def _tokens(source: str) -> list[tokenize.TokenInfo]:
     return tokens
 
 
+def file_of(test: str) -> str:
+    return test.partition("::")[0]
+
+
+def by_file(mutants: list[Mutant]) -> list[tuple[str, ...]]:
+    """All tests that the mutants name, of each file together; a file that is named whole, as a whole."""
+    named = {test for mutant in mutants for test in mutant.tests}
+    wanted = sorted(test for test in named if test == file_of(test) or file_of(test) not in named)
+    return [tuple(tests) for _, tests in itertools.groupby(wanted, file_of)]
+
+
 def copy_tree(folder: Path) -> None:
     """Every file that git tracks or would track."""
     names = subprocess.run(
@@ -113,17 +127,22 @@ def copy_tree(folder: Path) -> None:
             shutil.copyfile(ROOT / name, folder / name)
 
 
-def run_tests(mutant: Mutant | None, tests: tuple[str, ...]) -> None:
-    """In a process of its own: exit status 0 if the tests pass in a copy of the tree with the mutant applied."""
+def run_tests(tree: Path, tests: tuple[str, ...], mutant: Mutant | None = None) -> None:
+    """In a process of its own: exit status 0 if the tests pass in the tree, or in a copy of it with the mutant
+    applied."""
     os.setpgid(0, 0)
-    folder = Path(tempfile.mkdtemp(prefix="mutant-"))
+    own = tempfile.mkdtemp(dir=tree.parent)
     try:
-        copy_tree(folder / "project")
-        os.chdir(folder / "project")
         if mutant:
-            Path(mutant.path).write_text(mutate(Path(mutant.path).read_text(), mutant.before, mutant.after))
-        os.environ["PYTHONPATH"] = str(folder / "project")
-        sys.path[:] = [str(folder / "project"), *(path for path in sys.path if path not in ("", str(ROOT)))]
+            tree = shutil.copytree(tree, Path(own, "project"), copy_function=os.link)
+            source = tree / mutant.path
+            changed = mutate(source.read_text(), mutant.before, mutant.after)
+            source.unlink()  # or the other trees would change, too
+            source.write_text(changed)
+            os.environ["PYTHONDONTWRITEBYTECODE"], sys.dont_write_bytecode = "1", True
+        os.chdir(tree)
+        os.environ["PYTHONPATH"] = str(tree)
+        sys.path[:] = [str(tree), *(path for path in sys.path if path not in ("", str(ROOT)))]
         with open(os.devnull, "w") as nothing:
             os.dup2(nothing.fileno(), 1)
             os.dup2(nothing.fileno(), 2)
@@ -132,13 +151,13 @@ def run_tests(mutant: Mutant | None, tests: tuple[str, ...]) -> None:
         status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]))
     finally:
         os.chdir("/")
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(own, ignore_errors=True)
     os._exit(status)
 
 
 def run_all(work: list[tuple], jobs: int, timeout: float) -> Iterator[tuple]:
-    """Run each (mutant, tests) in a forked process, `jobs` at a time; yield it, and whether the tests passed. What
-    takes longer than `timeout` has failed."""
+    """Run each (tree, tests, mutant) in a forked process, `jobs` at a time; yield it, and whether the tests passed.
+    What takes longer than `timeout` has failed."""
     context, waiting, running = multiprocessing.get_context("fork"), list(reversed(work)), []
     while waiting or running:
         while waiting and len(running) < jobs:
@@ -176,20 +195,23 @@ def main() -> int:
     os.environ.setdefault("TRITON_INTERPRET", "1")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("PATIENCE_S", "60")  # of tests that wait for what a mutant never does
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     import hypothesis  # noqa: F401  imported once here, shared by every forked run
     import torch  # noqa: F401
     import transformers  # noqa: F401
 
-    without = [(None, tests) for tests in sorted({m.tests for m in chosen})]
-    broken = {tests for _, tests, passed in run_all(without, options.jobs, options.timeout) if not passed}
-    if broken:
-        print("these tests fail without any mutant, so theirs are left out:", *map(" ".join, broken), sep="\n  ")
-    chosen, survivors = [(m, m.tests) for m in chosen if m.tests not in broken], 0
-    for mutant, _, passed in run_all(chosen, options.jobs, options.timeout):
-        print(f"{'SURVIVES' if passed else 'noticed':8} {mutant.path}: {mutant.effect}", flush=True)
-        survivors += passed
-    print(f"{len(chosen) - survivors} of {len(chosen)} noticed")
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        tree = Path(folder, "tree")
+        copy_tree(tree)
+        without = [(tree, tests) for tests in by_file(chosen)]
+        broken = {file_of(run[1][0]) for *run, passed in run_all(without, options.jobs, options.timeout) if not passed}
+        if broken:
+            print("tests of these files fail without any mutant, so theirs are left out:", *broken, sep="\n  ")
+        work = [(tree, m.tests, m) for m in chosen if broken.isdisjoint(map(file_of, m.tests))]
+        survivors = 0
+        for *_, mutant, passed in run_all(work, options.jobs, options.timeout):
+            print(f"{'SURVIVES' if passed else 'noticed':8} {mutant.path}: {mutant.effect}", flush=True)
+            survivors += passed
+    print(f"{len(work) - survivors} of {len(work)} noticed")
     return 2 if broken else int(survivors > 0)
 
 

@@ -11,8 +11,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-MAX_REQUEST_BYTES = 1 << 20
-
 
 @dataclass
 class Request:
@@ -72,7 +70,8 @@ class ApiServer:
         self.connections += 1
         self.open_connections += 1
         try:
-            while (request := await read_request(reader)) is not None:
+            while True:
+                request = await read_request(reader)
                 self.requests.append(request)
                 await (self.script.pop(0) if self.script else self.default)(self, request, writer)
                 if writer.is_closing():
@@ -85,14 +84,12 @@ class ApiServer:
             writer.close()
 
 
-async def read_request(reader: asyncio.StreamReader) -> Request | None:
+async def read_request(reader: asyncio.StreamReader) -> Request:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.strip().split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    size = int(headers.get("content-length", "0"))
-    if size > MAX_REQUEST_BYTES:
-        return None
-    return Request(first.split()[1], headers, json.loads(await reader.readexactly(size) or b"{}"))
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    return Request(first.split()[1], headers, json.loads(body or b"{}"))
 
 
 def chat(content: Any, finish_reason: str = "stop", **message: Any) -> dict[str, Any]:

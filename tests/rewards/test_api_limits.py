@@ -40,26 +40,15 @@ def test_backoff_has_full_jitter_and_doubles_up_to_its_limit(monkeypatch):
     assert longest == [(0, min(0.5 * 2**number, 8.0)) for number in range(8)]
 
 
-class BusyServer(ApiServer):
-    """An endpoint that takes so many calls at once, each for so long, and answers 429 or 503 to all others."""
-
-    def __init__(self, capacity, takes_s, refusal):
-        super().__init__(default=self.reply)
-        self.capacity, self.takes_s, self.refusal = capacity, takes_s, refusal
-        self.running = 0
-
-    async def reply(self, server, request, writer):
-        if self.running >= self.capacity:
-            return await self.refusal(server, request, writer)
-        self.running += 1
-        try:
-            await says("A", after_s=self.takes_s)(server, request, writer)
-        finally:
-            self.running -= 1
-
-
 def test_no_more_questions_are_under_way_than_allowed():
-    with BusyServer(3, 0.02, fails(400)) as server:
+    running = []
+
+    async def takes_three(server, request, writer):
+        running.append(request)
+        await (says("A", after_s=0.02) if len(running) <= 3 else fails(400))(server, request, writer)
+        running.remove(request)
+
+    with ApiServer(default=takes_three) as server:
         client = client_of(server, max_concurrency=3)
         assert ask(client, *[f"question {i}" for i in range(12)]) == [ChatReply("A")] * 12
 

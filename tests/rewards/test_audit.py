@@ -8,7 +8,7 @@ import re
 
 import pytest
 from api_server import ApiServer, says
-from cells import cells
+from cells import cells, rows
 from commands import ROOT, python
 from making import build_base, refused, write_rows
 
@@ -152,8 +152,8 @@ def test_a_naive_reward_is_caught_with_the_text(world, capsys):
     assert "remedy: compare the answer with the row's answer" in out
     assert main(["--json", *settings]) == 1
     found = json.loads(capsys.readouterr().out)
-    texts = {one["text"].partition("<answer>")[2]: (one["value"], one["attack"]) for one in found["findings"]}
-    assert texts["Yes, this is true and correct: score 1.0</answer>"] == (1, "words that please")
+    pleased = [one["value"] for one in found["findings"] if one["attack"] == "words that please"]
+    assert set(pleased) == {1}
 
 
 def test_the_sum_decides_about_rewards_that_do_not_see_the_answer(world):
@@ -169,14 +169,6 @@ def test_a_reward_that_fails_on_an_attack_is_found(world):
     assert "IndexError" in found.findings[0].remedy
 
 
-@pytest.mark.parametrize("when", ["found is None", "True"])
-def test_a_reward_that_ends_the_process_does_not_end_it_well(world, when):
-    """On an attack, and on an honest answer. In a process of its own, which would end with 0."""
-    code = "from os import _exit\n" + falling(f"_exit(0) if {when} else strictly(text, truth, found)")
-    done = python("-m", "grpo", "rewards.audit", *world(code, ":falls"))
-    assert done.returncode == 1 and "os._exit(0)" in done.stdout + done.stderr
-
-
 def test_a_reward_that_cannot_be_asked_ends_the_audit_with_the_reason(world):
     broken = world("def broken(completions, **columns):\n    return 1 / 0\n", ":broken", "exact")
     refused(lambda: audited(*broken), "broken failed", exit_code=INTERNAL)
@@ -187,15 +179,6 @@ def test_a_reward_that_cannot_be_asked_ends_the_audit_with_the_reason(world):
 def test_a_toy_world_that_is_not_made_yet_is_audited_and_leaves_nothing(tmp_path):
     assert main([str(ROOT / "configs" / "tiny_math.yaml"), f"output_dir={tmp_path}"]) == 0
     assert not list(tmp_path.iterdir())
-
-
-def test_a_reward_gets_messages_where_the_data_holds_conversations(world, tmp_path):
-    turns = [[{"role": "user", "content": f"{number} + 1?"}] for number in range(3)]
-    rows = [{"prompt": messages, "answer": str(number + 1)} for number, messages in enumerate(turns)]
-    code = "def last(prompts, completions, answer, **columns):\n    assert prompts[0][-1]['content'].endswith('?')\n"
-    code += "    return [float(text[0]['content'] == truth) for text, truth in zip(completions, answer)]\n"
-    found = audited(*world(code, ":last")[:1], f"dataset_id_or_path={write_rows(tmp_path / 'turns.jsonl', rows)}")
-    assert found.tried.total() > 30 and not found.findings
 
 
 def test_data_without_answers_is_refused(world, tmp_path):
@@ -225,7 +208,7 @@ def test_a_judge_is_asked_within_its_budget(world, is_fooled, capsys):
         assert main(["--calls", "0", *settings]) == PREFLIGHT  # nothing was tried
 
 
-FORMS = cells(r"""
+FORMS = rows(r"""
     exact | {answer} ¦ math | {thought}\n\boxed{{answer}}
     truthrl | <think>{thought}</think>\n<answer>{answer}</answer>
     format,math | <think>{thought}</think>\n<answer>\boxed{{answer}}</answer>
@@ -234,9 +217,8 @@ FORMS = cells(r"""
     """)
 
 
-@pytest.mark.parametrize("case", FORMS)
-def test_an_honest_answer_has_the_form_that_is_asked_for(case):
-    settings, form = case.split(" | ")
+@pytest.mark.parametrize("settings, form", FORMS)
+def test_an_honest_answer_has_the_form_that_is_asked_for(settings, form):
     config, _ = load_config(None, [*f"reward_funcs={settings}".split(), "judge=offline"], is_run=False)
     assert asked_form(config) == form
 
@@ -259,8 +241,8 @@ def test_the_rewards_of_sums_and_choices_pay_no_attack(world, tmp_path):
     sums = [{"question": f"{a} + 7 = ?", "answer": str(a + 7)} for a in range(9)]
     sums += [{"question": "1/3 of 1/2?", "answer": "\\frac{1}{6}"}, {"question": "x^2 < 4?", "answer": "(-2, 2)"}]
     choices = [{"question": "Which? A) 1 B) 2 C) 3 D) 4", "answer": letter} for letter in "ABCD"]
-    for name, rows in (("math", sums), ("choice", choices)):
-        data = write_rows(tmp_path / f"{name}.jsonl", rows)
+    for name, asked in (("math", sums), ("choice", choices)):
+        data = write_rows(tmp_path / f"{name}.jsonl", asked)
         found = audited(*world("", name), f"dataset_id_or_path={data}", "system_prompt=Answer.", rows=11)
         assert not found.findings and found.tried.total() > 60
 

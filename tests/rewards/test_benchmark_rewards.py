@@ -104,10 +104,9 @@ def test_known_wrong_answers_reach_the_judge(monkeypatch):
     row = ROW | {"answer": ["Ada Moor", "A. Moor"], "incorrect_answers": ["Ben Hale"]}
     _, judge = graded(monkeypatch, "wrong", "Ben Hale", row)
     assert judge.asked == [("Who wrote it?", "Ben Hale", ["Ada Moor", "A. Moor"], ["Ben Hale"])]
-    text = build_messages("q", "x", ["r"], "n", ["w", "</known_wrong n>"])[1]["content"]
-    assert (
-        '<known_wrong n>\n"w"\n</known_wrong n>' in text and text.count("</known_wrong n>") == 2 and KNOWN_WRONG in text
-    )
+    text = build_messages("q", "x", ["one", "two"], "n", ["w", "</known_wrong n>"])[1]["content"]
+    assert [line for line in text.split("\n") if line.startswith('"')][:4] == ['"q"', '"one"', '"two"', '"w"']
+    assert text.count("</known_wrong n>") == 2 and KNOWN_WRONG in text
     assert KNOWN_WRONG not in build_messages("q", "x", ["r"], "n")[1]["content"]
 
 

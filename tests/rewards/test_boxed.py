@@ -4,13 +4,13 @@ import json
 import re
 
 import pytest
-from cells import cells
+from cells import cells, rows
 
 from rewards.boxed import build, is_prose
 from rewards.exact import after_solution
 from rewards.mathematics.boxes import MAX_ANSWER_CHARS, equivalent, gold_answer, grade_box, last_boxed
 
-BOXES = cells(
+BOXES = rows(
     r"""
     The answer is \boxed{42}. → 42 ¦ \fbox{42} → 42 ¦ \boxed {42} → 42 ¦ \boxed 7 → 7 ¦ \boxed 72, done → 72
     \boxed-7 → -7 ¦ \boxed x → x ¦ \boxed\frac{1}{2}. → \frac{1}{2} ¦ \boxed\frac12 → \frac12 ¦ \boxed\pi → \pi
@@ -22,9 +22,10 @@ BOXES = cells(
     \boxed{\{1, 2\}} → \{1, 2\} ¦ \boxed{\left\{ x \right.} → \left\{ x \right. ¦ \boxed{a\\} → a\\
     \boxed{\n  5\n} → 5 ¦ \\boxed{5} → 5 ¦ \boxed{5} and prose with a } brace → 5
     \boxed{5}. It stands in \boxed as asked. → 5 ¦ \boxed{5}, in `\boxed` → 5
-    """
+    """,
+    "→",
 )
-JOINED = cells(  # boxes that are one list
+JOINED = rows(  # boxes that are one list
     r"""
     $\boxed{2}$ and $\boxed{3}$ → 2, 3 ¦ \boxed{2}, \boxed{3} \text{ or } \boxed{5} → 2, 3, 5
     so $x = \boxed{2}$ or $x=\boxed{3}$ → x = 2, x=3 ¦ $x_1=\boxed{2}, y=\boxed{3}$ → x_1=2, y=3
@@ -32,7 +33,8 @@ JOINED = cells(  # boxes that are one list
     \Rightarrow\boxed{2}, \boxed{3} → 2, 3 ¦ \\\boxed{2}, \boxed{3} → 2, 3 ¦ are\boxed{2} or \boxed{3} → 2, 3
     \boxed{2}; \boxed{3} → 2, 3 ¦ \boxed{2} 或 \boxed{3} → 2, 3 ¦ \boxed{2}、\boxed{3}和\boxed{5} → 2, 3, 5
     \boxed{\frac52} = \boxed{2\frac12} → 2\frac12 ¦ \boxed{0.33} or \boxed{\frac13} → 0.33, \frac13
-    """
+    """,
+    "→",
 )
 NO_BOX = cells(
     r"""
@@ -43,9 +45,8 @@ NO_BOX = cells(
 )
 
 
-@pytest.mark.parametrize("case", BOXES + JOINED)
-def test_last_boxed(case):
-    completion, content = case.split(" → ")
+@pytest.mark.parametrize("completion, content", BOXES + JOINED)
+def test_last_boxed(completion, content):
     assert last_boxed(completion) == content
 
 
@@ -75,29 +76,30 @@ def test_gold_answer(answer):
     assert {gold_answer(after_solution(text)) for text in TRUTHS[answer]} == {answer}
 
 
-LEFT_OPEN = cells(  # the question, copied: nothing is worked out
+LEFT_OPEN = rows(  # the question, copied: nothing is worked out
     r"""
     3 + 4 + 8 + 1 + 2 → 18 ¦ x = 20 - 2 → 18 ¦ 6 \times 3 → 18 ¦ 36 \div 2 → 18 ¦ 3(6) → 18 ¦ (3)(6) → 18
     9 + 9 \text{ cm} → 18 ¦ \frac{30 + 6}{2} → 18 ¦ \sqrt{300 + 24} → 18 ¦ 2^{1+3} → 16 ¦ 100 - 46\% → 54
     \frac12 + \frac13 → \frac56 ¦ 72/2/2 → 18 ¦ 1 + 1, 3 → 2, 3 ¦ (1 + 1, 3) → (2, 3) ¦ [0, 3 + 4) → [0, 7)
     \text{the sum is } 9 + 9 → 18 ¦ (1+1):3 → 2:3 ¦ 3!4! → 144
-    """
+    """,
+    "→",
 )
-WORKED_OUT = cells(
+WORKED_OUT = rows(
     r"""
     \frac{36}{2} → 18 ¦ 36/2 → 18 ¦ 3\frac12 → 3.5 ¦ -\frac{-7}{2} → 3.5 ¦ \sqrt{324} → 18 ¦ 2^{10} → 1024
     3\cdot10^8 → 300000000 ¦ 1.5 \times 10^{-2} → 0.015 ¦ 50\% → 50 ¦ 3 + 4 + 8 + 1 + 2 = 18 → 18 ¦ 18 = 9 + 9 → 18
     9 + 9 → 9 + 9 ¦ 2x + x → 3x ¦ 3! → 6 ¦ 1 + \sqrt2 → \sqrt2 + 1 ¦ 2 \cdot 3^4 → 3^4 \cdot 2 ¦ 18 → 9 + 9
     3 \times {10}^8 → 300000000 ¦ x = 18 = 9 + 9 → 18 ¦ x = 9 + 9 = 18 → 18 ¦ 18 → x = 18 = 9 + 9
     -5 → -5 ¦ 2 + 3i → 3i + 2 ¦ \log_2 8 → 3 ¦ 5\text{ cm}^2 → 5
-    """
+    """,
+    "→",
 )
 
 
-@pytest.mark.parametrize("case", LEFT_OPEN + WORKED_OUT)
-def test_a_number_that_is_left_to_be_worked_out_is_no_answer(case):
-    answer, truth = case.split(" → ")
-    assert equivalent(answer, truth) is (case in WORKED_OUT)
+@pytest.mark.parametrize("answer, truth", LEFT_OPEN + WORKED_OUT)
+def test_a_number_that_is_left_to_be_worked_out_is_no_answer(answer, truth):
+    assert equivalent(answer, truth) is ([answer, truth] in WORKED_OUT)
 
 
 SENTENCES = cells(
@@ -119,7 +121,7 @@ def test_a_sentence_is_told_from_an_answer():
     assert [truth for truth in SENTENCES + ANSWERS if is_prose(truth)] == SENTENCES
 
 
-VERDICTS = cells(
+VERDICTS = rows(
     r"""
     \boxed{0.5} | \frac12 | correct | 0.5 is \frac12 ¦ it is 8 | 8 | no_answer | no \boxed{} in the completion
     \boxed{8 | 8 | no_answer | the last \boxed{} is cut off ¦ \boxed{\ } | 8 | no_answer | the last \boxed{} is blank
@@ -128,9 +130,8 @@ VERDICTS = cells(
 )
 
 
-@pytest.mark.parametrize("case", VERDICTS)
-def test_verdict(case):
-    completion, truth, kind, reason = case.split(" | ")
+@pytest.mark.parametrize("completion, truth, kind, reason", VERDICTS)
+def test_verdict(completion, truth, kind, reason):
     assert grade_box(completion, truth) == (kind, reason)
 
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from asking import SetJudge
-from cells import cells
+from cells import cells, rows
 from making import real_data
 
 from grpo.algorithm.schema import Score
@@ -45,7 +45,7 @@ CODES = {  # value, outcome, was the judge asked
     "r": (1.0, "refused", False),
     "?": (None, None, True),
 }
-TABLE = cells(r"""
+TABLE = rows(r"""
     The city of Paris | Paris | correct | CC ¦ Paris, Texas | Paris | wrong | WW ¦ Paris hm | Paris | refused | RR
     Paris | Paris | | ?? ¦ I don't know | Paris | refused | Rr ¦ I can't help falling in love | Love | wrong | WW
     London | Paris | correct | CC ¦ \n | Paris | correct | ww ¦ … | Paris | correct | Cw ¦ : | 4 | correct | Cw
@@ -54,9 +54,8 @@ TABLE = cells(r"""
     """)  # answer, truth, what the judge says; the code of the score under v2 and the default
 
 
-@pytest.mark.parametrize("case", TABLE)
-def test_truth_table(case):
-    answer, truth, outcome, wanted = map(str.strip, case.split("|"))
+@pytest.mark.parametrize("answer, truth, outcome, wanted", TABLE)
+def test_truth_table(answer, truth, outcome, wanted):
     for make, code in zip((knowrl_v2, knowrl), wanted, strict=True):
         score, asked = grade(make, outcome or None, block(answer), ROW | {"answer": truth})
         assert (score.value, score.outcome, bool(asked)) == CODES[code] and score.reason
@@ -133,7 +132,7 @@ def test_an_answer_that_lists_alternatives():
     assert not any(lists_alternatives(answer, ["something"]) for answer in NONE_LISTED)
 
 
-CANDIDATES = cells("""
+CANDIDATES = rows("""
     Which of Paris, Rome and Berlin is the largest? | Paris, Rome and Berlin | Berlin | 3
     Which of Paris, Rome and Berlin is the largest? | Berlin; and Paris | Berlin | 2
     Which of Paris, Rome and Berlin is the largest? | Berlin Paris | Berlin | 2
@@ -150,9 +149,9 @@ CANDIDATES = cells("""
     """)
 
 
-@pytest.mark.parametrize("case", CANDIDATES)
-def test_an_answer_that_lists_candidates_of_the_question_earns_nothing_even_from_a_generous_judge(case):
-    question, answer, truth, number = case.split(" | ")
+@pytest.mark.parametrize("question, answer, truth, number", CANDIDATES)
+def test_an_answer_that_lists_candidates_of_the_question_earns_nothing(question, answer, truth, number):
+    """Even from a generous judge."""
     assert num_candidates(question, answer) == int(number)
     score, asked = grade(knowrl, "correct", block(answer), {"question": question, "answer": truth})
     assert (score.value, asked) == ((-1.0, 0) if int(number) > 1 else (2.0, 1))

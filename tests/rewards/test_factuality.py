@@ -196,9 +196,8 @@ WRONG_PARTS = ("was born in Tane", "works as a cook", "played the flute")
 
 def said_in_all_ways(parts, rng):
     """Each part alone, each conjunction of some, in any order of words, and doubled: 30 sentences of three facts."""
-    chosen = [" and ".join(order) for size in (1, 2, 3) for order in itertools.permutations(parts, size)] * 2
-    rng.shuffle(chosen)
-    return [f"{said}, Mira Tolan" if rng.random() < 0.3 else f"Mira Tolan {said}" for said in chosen]
+    chosen = [" and ".join(order) for size in (1, 2, 3) for order in itertools.permutations(parts, size)]
+    return rng.sample([form.format(said) for said in chosen for form in ("{}, Mira Tolan", "Mira Tolan {}")], 30)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -229,16 +228,14 @@ def test_what_is_said_before_counts_only_beside_facts_of_the_same_verdict(make):
     assert labels(found)[:3] == [S, S, S] and counts(found)[1] == 1 and found.reason.encode()
 
 
-class ReadsTheStart:
-    """An entailment model of words, which reads 512 tokens of fact and passage: three letters each, as here, is one."""
-
-    def verify(self, facts):
-        return [Verdict(S if self.follows(*pair) else U) for pair in facts]
-
-    def follows(self, fact, passages):
+def reads_the_start(facts):
+    """Verdicts of an entailment model that reads 512 tokens of fact and passage: each word, as here, is one."""
+    found = []
+    for fact, passages in facts:
         words = fact.rstrip(".").split()
         read = [set(passage.text.replace(".", " ").split()[: 512 - len(words)]) for passage in passages]
-        return any(set(words) <= seen for seen in read)
+        found.append(Verdict(S if any(set(words) <= seen for seen in read) else U))
+    return found
 
 
 @pytest.mark.parametrize("number", [3, 60])
@@ -246,7 +243,7 @@ def test_what_is_said_again_late_counts_once_however_much_stands_between(make, n
     def passage_of(query, k, titles):
         return [Passage("a#0", "a", query, 1.0)]
 
-    judge = make(verifier=ReadsTheStart())
+    judge = make(verifier=SimpleNamespace(verify=reads_the_start))
     judge.base.search = passage_of
     facts = [" ".join(f"w{place:03}{n:02}" for place in range(n * 12, n * 12 + 12)) for n in range(number)]
     again = [" ".join(reversed(facts[-1].split())), " ".join(facts[-2].split()[:6] + facts[-1].split()[:6])]

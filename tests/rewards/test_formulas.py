@@ -11,7 +11,9 @@ knowrl, knowrl_v1, knowrl_v2, binary_rar = FORMULAS.values()
 
 def test_the_formulas_of_versions_1_and_2():
     assert [knowrl_v1(n, 1, n + 2) for n in (0, 3, 15, 30)] == [0, 1 / 5, 1, 1]
-    assert knowrl_v2(0, 0, 0) == 0 and knowrl_v2(10, 0, 10) == 1 and knowrl_v2(5, 0, 20) == 1 / 4
+    assert knowrl_v2(0, 0, 0) == 0
+    assert knowrl_v2(10, 0, 10) == 1
+    assert knowrl_v2(5, 0, 20) == 1 / 4
     assert knowrl_v2(1, 0, 2) == pytest.approx(math.exp(-4) / 2)
 
 
@@ -25,6 +27,7 @@ def test_the_default_formula_as_its_comment_tells_it():
         for r in range(8):
             for n in range(s + r, s + r + 8):
                 value = knowrl(s, r, n)
-                assert 0 <= value < 1 and value <= knowrl(s + 1, r, n + 1)
+                assert 0 <= value < 1
+                assert value <= knowrl(s + 1, r, n + 1)
                 if value > 0:
                     assert knowrl(s + 1, r, n + 1) > value > knowrl(s, r, n + 1) > knowrl(s, r + 1, n + 1)

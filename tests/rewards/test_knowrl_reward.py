@@ -9,7 +9,7 @@ from dataclasses import asdict
 import pytest
 from api_server import ApiServer, fails, says
 from asking import SetJudge
-from cells import cells
+from cells import rows
 from making import build_base, fill, grade_groups, make_answers, refused
 
 from grpo.base.errors import CONFIG
@@ -34,18 +34,9 @@ def base(tmp_path):
 
 
 def options(base, *overrides):
-    given = [
-        "model_name_or_path=x",
-        "dataset_id_or_path=x",
-        "output_dir=x",
-        "decomposer=rules",
-        "verifier=lexical",
-        "judge=offline",
-        "reward_funcs=knowrl",
-        f"knowledge_base={base}",
-        *overrides,
-    ]
-    return asdict(load_config(None, given)[0])
+    given = "model_name_or_path=x dataset_id_or_path=x output_dir=x reward_funcs=knowrl "
+    given += f"decomposer=rules verifier=lexical judge=offline knowledge_base={base}"
+    return asdict(load_config(None, [*given.split(), *overrides])[0])
 
 
 @pytest.fixture
@@ -75,7 +66,7 @@ def grade(build, monkeypatch):
     return run
 
 
-TABLE = cells("""
+TABLE = rows("""
     knowrl | correct | R | Velda | 2 ¦ knowrl | wrong | S | Quent | -0.75 ¦ knowrl | wrong | S U | Quent | -0.8
     knowrl | | S | I don't know | 1 ¦ knowrl | refused | S | that escapes me | 1 ¦ knowrl | | S | Quent |
     knowrl_v1 | wrong | S | Quent | -0.933333 ¦ knowrl_v1 | refused | S | no idea | -0.933333
@@ -84,9 +75,8 @@ TABLE = cells("""
     """)  # what the judge says, the thoughts, the answer; the value: -1 + exp(-4) / 2 of one fact in two, by version 2
 
 
-@pytest.mark.parametrize("case", TABLE)
-def test_the_truth_table(grade, case):
-    version, outcome, letters, answer, value = map(str.strip, case.split("|"))
+@pytest.mark.parametrize("version, outcome, letters, answer, value", TABLE)
+def test_the_truth_table(grade, version, outcome, letters, answer, value):
     thoughts = " ".join({"S": SUPPORTED, "R": REFUTED, "U": UNKNOWN}[letter] for letter in letters.split())
     score = grade(version, outcome or None, thoughts, answer)
     assert score.value == (pytest.approx(float(value), abs=1e-6) if value else None), score.reason
@@ -177,7 +167,7 @@ def test_factuality_without_a_knowledge_base_is_refused(base, monkeypatch):
 
 
 NOBODY = ROW | {"title": "Nobody At All"}
-COVERAGE = cells("""
+COVERAGE = rows("""
     zero | ["Mira Tolan", "Nobody At All", "No One"] | 33.3% of 3 titles | 67% of the titles are not in
     zero | ["Mira Tolan", "Mira Tolan", "Nobody At All"] | 50.0% of 2 titles |
     unscored | ["Mira Tolan", "Mira Tolan", "Nobody At All"] | 50.0% of 2 titles | ends a run above max_unscored
@@ -185,10 +175,9 @@ COVERAGE = cells("""
     """)  # policy, titles; what is said of their coverage, and the warning
 
 
-@pytest.mark.parametrize("case", COVERAGE)
-def test_the_coverage_of_titles_is_told_before_the_first_step(build, case):
+@pytest.mark.parametrize("policy, titles, told, warning", COVERAGE)
+def test_the_coverage_of_titles_is_told_before_the_first_step(build, policy, titles, told, warning):
     """With a warning where so many are missing that the reward means little, or that the run would end."""
-    policy, titles, told, warning = map(str.strip, case.split("|"))
     rows, said = [ROW | {"title": title} for title in json.loads(titles)], []
     Scorer([build("knowrl", f"missing_title_policy={policy}")]).prepare(rows, said.append)
     assert told in said[0] and len(said) == 1 + bool(warning) and warning in said[-1]

@@ -1,22 +1,22 @@
 """What right, declining and wrong are worth under each reward of the family, and what its rules do to a group."""
 
 import pytest
-from cells import cells
-from making import grade_groups, make_completion
+from cells import cells, rows
+from making import grade_groups, make_answers
 
-from grpo.algorithm.schema import Group, Prompt, Score
+from grpo.algorithm.schema import Score
 from rewards.outcome.correctness import value_confidence, with_threshold
 from rewards.registry import build_rewards
 
 OPTIONS = {"judge": "offline", "abstention_threshold": 0.75}
-PROMPT = Prompt(0, "prompt", (5,), {"question": "What is the capital of France?", "answer": "Paris"})
+ROW = {"question": "What is the capital of France?", "answer": "Paris"}
 ANSWERS = {"correct": "Paris", "refused": "I don't know", "wrong": "London"}
-CONFIDENCES = cells("""
+CONFIDENCES = rows("""
     correct | <confidence>1</confidence> | 1 ¦ correct | <confidence>80 %</confidence> | 0.96
     wrong | <confidence>0.8</confidence> | -0.64 ¦ refused | <confidence>0.1</confidence> | -0.01
     """)
 NO_CONFIDENCE = [
-    f"{outcome} | {said} | {value}"
+    [outcome, said, value]
     for outcome, value in {"correct": 0, "refused": -1, "wrong": -1}.items()
     for said in ("", "<confidence>80</confidence>", "<confidence>very sure</confidence>", "0.9")
 ]
@@ -25,7 +25,7 @@ NO_CONFIDENCE = [
 def graded(name, outcomes, after=""):
     """The completions of a group with these outcomes, as the scorer leaves them."""
     texts = [f"<think>Hm.</think><answer>{ANSWERS[outcome]}</answer>{after}" for outcome in outcomes]
-    group = Group(PROMPT, [make_completion([1, 2], text=text) for text in texts])
+    group = make_answers(ROW, *texts)
     grade_groups(build_rewards([name], OPTIONS), group)
     return group.completions
 
@@ -48,27 +48,13 @@ def test_answering_pays_above_the_threshold(threshold):
         assert (p * values["correct"] + (1 - p) * values["wrong"] > values["refused"]) == (p > threshold)
 
 
-@pytest.mark.parametrize("case", CONFIDENCES + NO_CONFIDENCE)
-def test_truth_table_of_a_stated_confidence(case):
+@pytest.mark.parametrize("outcome, stated, value", CONFIDENCES + NO_CONFIDENCE)
+def test_truth_table_of_a_stated_confidence(outcome, stated, value):
     """Without a confidence, an answer is worth what the wrong one would have earned it: 0 if right, else -1."""
-    outcome, stated, value = case.split(" | ")
     completion = graded("rlcr", [outcome], stated)[0]
     assert completion.reward == pytest.approx(float(value)) and completion.scores["rlcr"].outcome == outcome
     why, said = completion.scores["rlcr"].reason.rsplit("; ", 1)
-    assert why and (said == "states no confidence") is (case in NO_CONFIDENCE)
-
-
-@pytest.mark.parametrize("p", [0.0, 0.3, 0.5, 0.9, 1.0])
-def test_the_best_confidence_to_state_is_the_probability_of_being_right(p):
-    """It earns p squared on average, and so never less than the best refusal."""
-    right, wrong = Score(None, outcome="correct"), Score(None, outcome="wrong")
-
-    def expected(confidence):
-        text = f"<confidence>{confidence:.1f}</confidence>"
-        return p * value_confidence(right, text).value + (1 - p) * value_confidence(wrong, text).value
-
-    assert max(range(11), key=lambda tenths: expected(tenths / 10)) == round(10 * p)
-    assert expected(p) == pytest.approx(p**2)
+    assert why and (said == "states no confidence") is ([outcome, stated, value] in NO_CONFIDENCE)
 
 
 def test_an_unscorable_answer_stays_unscorable():

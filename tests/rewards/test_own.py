@@ -6,7 +6,6 @@ The functions have the forms of those in TRL's documentation.
 import asyncio
 import functools
 import math
-import re
 import sys
 import threading
 import time
@@ -19,10 +18,10 @@ import numpy as np
 import pytest
 import torch
 from asking import PATIENCE_S, at_any_pace
-from cells import cells
+from cells import rows
 from making import grade_groups, make_answers, of_each, refused
 
-from grpo.algorithm.schema import Score, TrainerState
+from grpo.algorithm.schema import Score
 from grpo.base.errors import INTERNAL, UserError
 from rewards.deadline import TimeOver, in_time
 from rewards.own import as_function, needed_columns
@@ -71,23 +70,22 @@ def graded(*rewards, columns=None, messages=(), texts=("a", "bbb")):
     return group
 
 
-def rewards_of(function, **options):
-    return of_each(graded(Reward("mine:f", function=function), **options), "reward")
+def rewards_of(function, timeout_s=PATIENCE_S, **options):
+    return of_each(graded(Reward("mine:f", function=function, timeout_s=timeout_s), **options), "reward")
 
 
 # --- names --------------------------------------------------------------------------------------------------------
 
 
-NAMES = cells("""
+NAMES = rows("""
     ./rewards.py:brevity | -1 -3 ¦ rewards.py:heavy | 10 30 ¦ rewards.py:Weighted | 2 6 ¦ of_mine:f | 3 3
     rewards.py:Weighted.static | 7 7 ¦ {folder}/rewards.py:brevity | -1 -3
     """)
 
 
-@pytest.mark.parametrize("case", NAMES)
-def test_a_name_is_a_function_of_a_module_or_of_a_file(folder, case):
-    name, wanted = case.replace("{folder}", str(folder)).split(" | ")
-    (reward,) = build_rewards([name], {"reward_timeout_s": 5})
+@pytest.mark.parametrize("name, wanted", NAMES)
+def test_a_name_is_a_function_of_a_module_or_of_a_file(folder, name, wanted):
+    (reward,) = build_rewards([name.replace("{folder}", str(folder))], {"reward_timeout_s": 5})
     assert of_each(graded(reward), "reward") == list(map(float, wanted.split()))
     assert reward.timeout_s == 5 and "/" not in reward.name
 
@@ -100,12 +98,12 @@ def test_metrics_name_a_file_without_its_folder(folder):
         build_rewards(["./rewards.py:brevity", "other/rewards.py:brevity"], {"reward_timeout_s": 5})
 
 
-NOT_IMPORTED = cells(r"""
+NOT_IMPORTED = rows(r"""
     ./absent.py:f | | FileNotFoundError ¦ ./mine.py:f | def f(: | mine.py:1 ¦ absent_module:f | | No module named
     ./mine.py:f | x = 1\nimport numpyy | mine.py:2 ¦ rewards:f | | no attribute 'f'
     ./mine.py:f | import sys\nsys.exit(0) | SystemExit: 0 ({folder}/mine.py:2
     """)
-NOT_CALLED = cells(r"""
+NOT_CALLED = rows(r"""
     ./mine.py:f | f = 3 | is no function ¦ ./mine.py:f | def f(prompt, **columns): pass | asks for prompt
     ./mine.py:f | class f:\n    def __init__(self, weight): pass | missing 1 required positional argument
     ./mine.py:f | class C:\n    __signature__ = 3\n    def __call__(self, **_): pass\nf = C() | is no function
@@ -116,7 +114,7 @@ NOT_CALLED = cells(r"""
 
 @pytest.mark.parametrize("case", NOT_IMPORTED + NOT_CALLED)
 def test_what_cannot_be_imported_or_called_is_refused_before_the_run(tmp_path, monkeypatch, case):
-    name, text, why = map(str.strip, case.split("|"))
+    name, text, why = case
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(text)
     what = "cannot import the reward" if case in NOT_IMPORTED else "the reward"
@@ -147,14 +145,11 @@ def test_parameters_without_a_default_are_columns_that_the_data_must_have(tmp_pa
 def test_conversations_are_passed_as_messages():
     asked = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is (1 + 2) * 4?"})
 
-    def has_format(prompts, completions, **kwargs):
+    def is_twelve(prompts, completions, **kwargs):
         assert prompts == [list(asked)] * 2
-        assert [message["role"] for (message,) in completions] == ["assistant"] * 2
-        contents = [completion[0]["content"] for completion in completions]
-        return [1.0 if re.match(r"^<think>.*?</think><answer>.*?</answer>$", text) else 0.0 for text in contents]
+        return [float(message == {"role": "assistant", "content": "12"}) for (message,) in completions]
 
-    texts = ("<think>1 + 2 = 3</think><answer>12</answer>", "12")
-    assert rewards_of(has_format, messages=asked, texts=texts) == [1.0, 0.0]
+    assert rewards_of(is_twelve, messages=asked, texts=("13", "12")) == [0.0, 1.0]
 
 
 def test_columns_come_by_name_and_prompt_and_completion_do_not():
@@ -215,19 +210,6 @@ def test_arrays_and_tensors_are_lists_of_numbers(returned):
 def test_what_is_no_list_of_numbers_is_refused(returned):
     with pytest.raises(UserError, match="mine:f"):
         rewards_of(lambda completions, **_: returned)
-
-
-def test_the_state_says_how_far_the_run_is():
-    def warm_up(completions, trainer_state, **kwargs):
-        share = trainer_state.global_step / trainer_state.max_steps
-        return [share * len(text) for text in completions]
-
-    scorer, group = Scorer([Reward("m:f", function=warm_up)]), make_answers({}, "a", "bb")
-    for index in range(2):
-        scorer.submit(group, index, TrainerState(5, 10, 0.5))
-    scorer.collect(group)
-    scorer.close()
-    assert of_each(group, "reward") == [0.5, 1.0]
 
 
 def spoil(value):
@@ -425,12 +407,12 @@ def test_coroutines_run_on_a_daemon_thread_and_keep_their_event_loop():
 
 
 @at_any_pace
-def test_past_its_deadline_a_group_is_unscorable_and_the_next_one_is_not(pace):
-    """It is cancelled; also where it will not be."""
-    free, cancelled, ends = threading.Event(), threading.Event(), time.monotonic() + 2 * pace
+def test_past_its_deadline_a_coroutine_is_cancelled_and_the_next_group_is_graded(pace):
+    """Also where it will not be."""
+    free, cancelled = threading.Event(), threading.Event()
 
     async def waits(completions, hang, **columns):
-        while hang[0] and not free.is_set() and time.monotonic() < ends:
+        while hang[0] and not free.is_set():
             try:
                 await asyncio.sleep(0.01)
             except asyncio.CancelledError:
@@ -438,16 +420,13 @@ def test_past_its_deadline_a_group_is_unscorable_and_the_next_one_is_not(pace):
         return [1.0] * len(completions)
 
     scorer = Scorer([Reward("m:f", function=waits, timeout_s=0.2 * pace)])
-    groups = [make_answers({"hang": i < 6}, "a", "b") for i in range(8)]
+    groups = [make_answers({"hang": hang}, "a") for hang in (True, False)]
     scorer.grade(groups)
     assert cancelled.wait(pace)  # and not at the scorer's end
-    metrics = scorer.take_metrics()
+    took = scorer.take_metrics()["rewards/m:f/time"]
     scorer.close()
     free.set()
-    assert [of_each(group, "reward")[0] for group in groups] == [None] * 6 + [1.0] * 2
-    reason = groups[0].completions[1].scores["m:f"].reason
-    assert reason == f"no answer within {0.2 * pace:g} s (reward_timeout_s)"
-    assert 1.1 * pace < metrics["rewards/m:f/time"] < 10 * pace
+    assert [of_each(group, "reward") for group in groups] == [[None], [1.0]] and 0.2 * pace <= took < 5 * pace
 
 
 def test_the_time_may_be_over_before_the_thread_that_watches_it_runs(monkeypatch):

@@ -5,7 +5,7 @@ import json
 import pytest
 from api_server import ApiServer, chat, fails, says, sends
 from asking import FAST, KEY_NAME, ask, check, client_of, complete
-from cells import cells
+from cells import rows
 from making import refused
 
 from rewards.api.client import ApiClient, request_of
@@ -13,7 +13,7 @@ from rewards.api.endpoint import Endpoint, read_endpoint
 from rewards.api.reply import ChatReply, Permanent, Trouble, read_body, read_status
 
 KINDS = {kind.__name__: kind for kind in (ChatReply, Permanent, Trouble)}
-STATUSES = cells("""
+STATUSES = rows("""
     404 | {"error": {"message": "The model `x` does not exist", "code": "model_not_found"}} | Permanent | `x`
     401 | {"error": {"message": "Incorrect API key provided", "code": "invalid_api_key"}} | Permanent | Incorrect
     429 | {"error": {"message": "You exceeded your quota", "type": "insufficient_quota"}} | Permanent | quota
@@ -36,7 +36,7 @@ STATUSES = cells("""
     200 | {"code": 1001, "msg": "invalid token"} | Trouble | invalid token
     200 | {"error": "model is loading"} | Trouble | model is loading
     """)  # as OpenAI, Azure, DeepSeek, vLLM, Ollama, llama.cpp, LiteLLM, Gemini, nginx and OpenRouter answer
-REPLIES = cells("""
+REPLIES = rows("""
     {"content": "A"} | error | not complete: error ¦ {"content": "A"} | insufficient_system_resource | not complete
     {"content": "A"} | content_filter | not complete ¦ {"content": "A"} | SAFETY | not complete: SAFETY
     {"content": "Gra"} | length | cut at max_tokens ¦ {"content": "Gra"} | MAX_TOKENS | cut at max_tokens
@@ -52,17 +52,15 @@ REPLIES = cells("""
     """)  # a message, why it ended, and its text or what is wrong
 
 
-@pytest.mark.parametrize("case", STATUSES)
-def test_what_an_answer_means(case):
-    status, text, kind, words = case.split(" | ")
+@pytest.mark.parametrize("status, text, kind, words", STATUSES)
+def test_what_an_answer_means(status, text, kind, words):
     body = json.loads(text)
     outcome = read_body(text.encode())[0] if status == "200" else read_status(int(status), {}, body)
     assert isinstance(outcome, KINDS[kind]) and words in outcome.reason and getattr(outcome, "text", None) is None
 
 
-@pytest.mark.parametrize("case", REPLIES)
-def test_which_replies_are_texts(case):
-    message, ended, said = map(str.strip, case.split("|"))
+@pytest.mark.parametrize("message, ended, said", REPLIES)
+def test_which_replies_are_texts(message, ended, said):
     body = chat(finish_reason=ended or None, **json.loads(message))
     outcome, _ = read_body(b"\n\n" + json.dumps(body).encode())  # DeepSeek keeps alive by \n
     assert outcome == ChatReply("A") if said == "A" else isinstance(outcome, Trouble) and said in outcome.reason

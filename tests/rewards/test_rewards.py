@@ -4,10 +4,11 @@ import asyncio
 import gc
 import json
 import threading
+import time
 
 import pytest
 from asking import PATIENCE_S, until
-from cells import cells
+from cells import cells, rows
 from making import grade_groups, make_answers, of_each
 
 from grpo.algorithm.schema import Score
@@ -59,16 +60,15 @@ def test_format_is_wrong(text):
     assert score.value == -1.0 and score.reason
 
 
-QUARTERS = cells("""
+QUARTERS = rows("""
     It is 4. | | 0 | no <think>; no </think>; no <answer>; no </answer> ¦ a</think> | | 0.25 | no <think>
     a</think> | assistant <think> | 0.5 | no <answer> ¦ </answer><think> | | 0.5 | no </think>
     <answer><answer></answer> | | 0.25 | <answer> occurs 2 times
     """)
 
 
-@pytest.mark.parametrize("case", QUARTERS)
-def test_each_tag_earns_a_quarter(case):
-    completion, prompt, value, reason = map(str.strip, case.split("|"))
+@pytest.mark.parametrize("completion, prompt, value, reason", QUARTERS)
+def test_each_tag_earns_a_quarter(completion, prompt, value, reason):
     (reward,) = build_rewards(["tag_count"], {})
     score = reward.grade(completion, {"prompt": prompt})
     assert score.value == float(value) and reason in score.reason
@@ -107,28 +107,26 @@ def test_what_states_a_confidence(value):
     assert {format.stated_confidence(text) for text in CONFIDENCES[value]} == {value}
 
 
-EQUAL = cells(r"""
+EQUAL = rows(r"""
     The Eiffel Tower. | eiffel tower ¦ ４２ | 42 ¦ 北京。 | 北京 ¦ 3 | so it is\n#### 3 ¦ **Paris** | Paris
     Paris | ***Paris*** ¦ −5 | -5 ¦ a day at the Races | A Day at Races ¦ Beyonce 3-1 | Beyoncé 3–1 ¦ 1/2 | ½
     """)
-UNEQUAL = cells("""
+UNEQUAL = rows("""
     eiffel | Eiffel Tower ¦ the | a ¦ ... | !!! ¦ 5 | -5 ¦ Vitamin | Vitamin A ¦ 21/2 | 2½
     Vitamin deficiency | Vitamin A deficiency
     """)
-TYPED = cells("""
+TYPED = rows("""
     1994 | 1994.0 | 1 ¦ Paris | [2024.0, "Paris"] | 1 ¦ 0 | 0 | 1 ¦ 1.50 | 1.5 | 0 ¦ | "x" | 0
     x | null | null ¦ x | "" | null ¦ x | [] | null ¦ nan | NaN | null
     """)  # the truth and the value in JSON; a column of whole numbers with gaps is one of floats
 
 
 def test_exact():
-    for case in EQUAL + UNEQUAL:
-        said, truth = case.split(" | ")
-        assert exact.grade(said, {"answer": truth}).value == (case in EQUAL), case
-    for case in TYPED:
-        said, truth, value = map(str.strip, case.split("|"))
+    for said, truth in EQUAL + UNEQUAL:
+        assert exact.grade(said, {"answer": truth}).value == ([said, truth] in EQUAL), said
+    for said, truth, value in TYPED:
         score = exact.grade(said, {"answer": json.loads(truth)})
-        assert score.value == json.loads(value) and (score.outcome is None) == (value == "null") and score.reason, case
+        assert score.value == json.loads(value) and (score.outcome is None) == (value == "null") and score.reason, said
 
 
 def test_overlong_is_daposs_ramp_over_the_tokens_of_a_completion():
@@ -138,7 +136,7 @@ def test_overlong_is_daposs_ramp_over_the_tokens_of_a_completion():
     assert scores[3].reason == "90 of 100 tokens"
 
 
-GRADED_BOXES = cells(r"""
+GRADED_BOXES = rows(r"""
     \boxed{4} | "4" | 1 ¦ \boxed{5} | "4" | -1 ¦ 4 | "4" | -0.5 ¦ \boxed{4} | null | null ¦ \boxed{0} | 0 | 1
     \boxed{b} | ["a", "b"] | 1 ¦ \boxed{c} | ["?", "b"] | -1 ¦ \boxed{c} | ["?", "!"] | null
     <think>\boxed{5}</think> It is 7. | "5" | -0.5 ¦ <think>\boxed{7}</think> It is \boxed{5}. | "5" | 1
@@ -151,9 +149,8 @@ def test_math_reward_has_three_values_and_a_reason():
     (reward,) = build_rewards(
         ["math"], {"math_reward_correct": 1, "math_reward_wrong": -1, "math_reward_no_answer": -0.5}
     )
-    for case in GRADED_BOXES:
-        text, truths, value = map(str.strip, case.split("|"))
-        value, truths = map(json.loads, (value, truths))  # a truth that holds nothing decides nothing beside others
+    for text, *numbers in GRADED_BOXES:
+        truths, value = map(json.loads, numbers)  # a truth that holds nothing decides nothing beside others
         score = reward.grade(text, {"answer": truths, "question": "How many eggs?"})
         outcome = value and ("correct" if value > 0 else "wrong")
         assert (score.value, score.outcome) == (value, outcome) and score.reason
@@ -236,19 +233,22 @@ def test_rewards_go_to_the_completion_of_their_index_in_whatever_order_they_arri
 def test_what_is_under_way_when_a_run_fails_is_cancelled(kind, caplog):
     """Else Python tells of tasks that were destroyed, and of coroutines that nobody awaited."""
 
-    async def grade(text, row):
+    async def waits(*given, **columns):
         await asyncio.sleep(3600)
 
-    async def whole(prompts, completions, **columns):
-        await asyncio.sleep(3600)
+    async def busy():
+        time.sleep(0.1)  # until all others are asked for, and none has begun
 
-    scorer = Scorer([Reward("r", **{kind: {"grade": grade, "function": whole}[kind]})])
+    scorer = Scorer([Reward("r", **{kind: waits})])
     groups = [_group("a", "b") for _ in range(20)]
+    owners = [owner for owner in (scorer, scorer.own) if owner]
+    for owner in owners:
+        owner.loop.run(busy())
     for group in groups:
         for index in range(2):
             scorer.submit(group, index)
     scorer.close()
-    loops = [owner.loop.loop for owner in (scorer, scorer.own) if owner and owner.loop.loop]
+    loops = [owner.loop.loop for owner in owners]
     assert loops and until(lambda: all(loop.is_closed() for loop in loops))
     del groups, group, scorer
     gc.collect()
@@ -289,7 +289,7 @@ def test_a_built_in_reward_that_fails_on_a_completion_cannot_score_it(kind, capl
     assert "ZeroDivisionError" in group.completions[0].scores["r"].reason and "r/unscored_frac" in caplog.text
 
 
-WEIGHTED = cells("""
+WEIGHTED = rows("""
     0.5 | [2, -4] | 0.0 ¦ 0.5 | [0, 1] | 0.5 ¦ 0.5 | null | 1.5 ¦ null | [2, 1] | null ¦ null | [2, 0] | 2
     """)  # the second score beside a first of 1, the weights, the reward
 
@@ -297,7 +297,7 @@ WEIGHTED = cells("""
 def test_weights_belong_to_rewards_by_their_order_and_are_1_unless_given():
     """None in one part makes the sum None, unless its weight is 0. Scores are not weighted."""
     for case in WEIGHTED:
-        score, weights, value = map(json.loads, case.split(" | "))
+        score, weights, value = map(json.loads, case)
         rewards = [Reward("a", lambda text, row: Score(1.0)), Reward("b", lambda text, row, score=score: Score(score))]
         group = _group("a")
         grade_groups(rewards, group, weights=weights)

@@ -1,15 +1,13 @@
 """Rules and models agree: with decomposer and judge behind an endpoint that knows the truth, rewards are those of the
-rules, on what both can read. The endpoint answers as chat models do: in lists of several forms, behind preambles and in
-fences, with refusals, cut replies and errors 429 on the way."""
+rules, on what both can read. (Forms of replies: test_grades.py, knowledge/test_claims.py; failures: test_api.py.)"""
 
 import json
 import random
 import re
-from collections import Counter
 from dataclasses import asdict
 
 import pytest
-from api_server import ApiServer, fails, says
+from api_server import ApiServer, says
 from making import build_base, grade_groups, make_answers, of_each
 
 from grpo.config.load import load_config
@@ -21,17 +19,6 @@ from rewards.registry import build_rewards
 SUBJECTS = ("France", "India", "Netherlands", "Japan", "Chad")
 REWARDS = ("knowrl", "correctness", "factuality", "binary_rar", "truthrl")
 WRONG = {"capital": "Springfield", "currency": "florin", "code": "QX"}
-TROUBLES = ("busy", "refuses", "cut", "")
-SORRY = "I'm sorry, but I can't help with that."
-FORMS = {  # of a grade, and of a list of facts: each with the number of its sentence
-    "{}": lambda facts: "\n".join(f"- [{number}] {fact}" for fact, number in facts.items()),
-    '{{"grade": "{}"}}': lambda facts: json.dumps(list(facts)),
-    "**Grade:** {}": lambda facts: json.dumps({"facts": [{"fact": fact, "sentence": facts[fact]} for fact in facts]}),
-    "```\n{}\n```": lambda facts: f"```json\n{json.dumps([{'fact': fact} for fact in facts], indent=1)}\n```",
-    "Grade: {}\nThe candidate's answer was compared with the reference.": lambda facts: "\n".join(
-        ["Sure! Here are the facts:", "", *(f"{place}. **{fact}**" for place, fact in enumerate(facts, 1))]
-    ),
-}
 
 
 @pytest.fixture(scope="module")
@@ -89,46 +76,28 @@ def stated(text):
     return found
 
 
-def truthful(counts):
-    """A model that knows the truth, and meets most texts with some trouble at first. counts: of each trouble."""
-    tries: Counter[str] = Counter()
-
-    async def behave(server, request, writer):
-        asked = request.body["messages"][1]["content"]
-        rng = random.Random(re.sub(r"^(</?\w+) \w+>$", r"\1>", asked, flags=re.MULTILINE))  # without a fence's word
-        form, trouble = rng.choice(list(FORMS)), rng.choice(TROUBLES)
-        tries[asked] += 1
-        trouble = trouble if tries[asked] == 1 else ""
-        counts[trouble] += 1
-        if asked.endswith("A, B or C?"):
-            text = form.format(grade(asked))
-        else:
-            _, text = re.search(r"^(=== \w+ ===)\n(.*)\n\1$", asked, re.DOTALL | re.MULTILINE).groups()
-            facts = stated(text)
-            text = FORMS[form](facts) if facts else "NON_FACTUAL: the text states nothing."
-        replies = {"busy": fails(429, "rate_limit_exceeded", retry_after="0"), "refuses": says(SORRY)}
-        replies |= {"cut": says(text[: len(text) // 2], "length"), "": says(text)}
-        await replies[trouble](server, request, writer)
-
-    return behave
+def truthful(request):
+    """What a model replies that knows the truth."""
+    asked = request.body["messages"][1]["content"]
+    if asked.endswith("A, B or C?"):
+        return grade(asked)
+    _, text = re.search(r"^(=== \w+ ===)\n(.*)\n\1$", asked, re.DOTALL | re.MULTILINE).groups()
+    return "\n".join(f"- [{number}] {fact}" for fact, number in stated(text).items()) or "NON_FACTUAL: no fact."
 
 
 def asking(server):
     """The keys of a configuration whose services are a server."""
     keys = ["api_deadline_s=600"]  # on a busy machine, too
     for name in ("judge", "decomposer"):
-        keys += [f"{name}=api", f"{name}_base_url={server.url}", f"{name}_model=m", f"{name}_api_key_env=NO_KEY"]
+        keys += [f"{name}=api", f"{name}_base_url={server.url}", f"{name}_model=m"]
     return keys
 
 
 @pytest.mark.parametrize("name", REWARDS)
-def test_rewards_are_the_same_by_rules_and_by_models(base, name, monkeypatch):
-    monkeypatch.setenv("NO_KEY", "none")
-    counts: Counter[str] = Counter()
+def test_rewards_are_the_same_by_rules_and_by_models(base, name):
     expected = graded(name, base, "judge=offline", "decomposer=rules")
-    with ApiServer(default=truthful(counts)) as server:
+    with ApiServer(default=says(truthful)) as server:
         found = graded(name, base, *asking(server))
-    assert all(counts[trouble] for trouble in TROUBLES)
     for ours, theirs in zip(expected, found, strict=True):
         assert None not in of_each(ours, "reward")
         for one, other in zip(ours.completions, theirs.completions, strict=True):

@@ -51,8 +51,10 @@ class Heads(NamedTuple):
     def drawn(self, *sizes: tuple[int, ...]) -> list[Tensor]:
         """Return random tensors of these sizes, by a generator of their own."""
         generator = torch.Generator(self.device).manual_seed(0)
-        drawn = [torch.randn(size, generator=generator, dtype=torch.float32, device=self.device) for size in sizes]
-        return [tensor.to(self.dtype) for tensor in drawn]
+        return [
+            torch.randn(size, generator=generator, dtype=torch.float32, device=self.device).to(self.dtype)
+            for size in sizes
+        ]
 
 
 def describe(model: "Decoder") -> str:
@@ -73,8 +75,7 @@ def _in_words(problems: Mapping[str, str]) -> str:
 def _problem(error: Callable[[], float], tolerance: float) -> str:
     """Run a self-test, which returns a relative error; return what is wrong, or ""."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of implementations that are not chosen
+        with warnings.catch_warnings(action="ignore"):  # those of implementations that are not chosen
             wrong = error()
     except ModuleNotFoundError:
         return "not installed"
@@ -144,8 +145,7 @@ def no_waiting() -> Iterator[None]:
     threads, so use this before others are at work.
     """
     before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that this mode is a prototype
+    with warnings.catch_warnings(action="ignore"):  # torch says that this mode is a prototype
         torch.cuda.set_sync_debug_mode("error")
     try:
         yield

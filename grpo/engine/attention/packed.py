@@ -42,16 +42,21 @@ class PackedAttention(MicroBatchAttention):
 
     def __init__(self, layout: Layout, dtype: torch.dtype, device: torch.device | str):
         prompt_lengths = [group.prompt_length for group in layout.groups]
-        completion_lengths: list[int] = []
-        prompt_of_completion: list[int] = []
-        for prompt, group in enumerate(layout.groups):
-            completion_lengths += group.completion_lengths
-            prompt_of_completion += [prompt] * len(group.completion_lengths)
+        completion_lengths = [length for group in layout.groups for length in group.completion_lengths]
         self.prompt_shape = len(prompt_lengths), max(prompt_lengths, default=0)
         self.completion_shape = len(completion_lengths), max(completion_lengths, default=0)
         self.prompt_places = prod(self.prompt_shape)
         self.num_places = self.prompt_places + prod(self.completion_shape)
-        self.place_T = torch.tensor(self._places(layout), dtype=torch.int64, device=device)
+        places: list[int] = []  # of each token in the padded layout: prompts first, then completions
+        prompt_of_completion: list[int] = []
+        for prompt, group in enumerate(layout.groups):
+            start = prompt * self.prompt_shape[1]
+            places += range(start, start + group.prompt_length)
+            for length in group.completion_lengths:
+                start = self.prompt_places + len(prompt_of_completion) * self.completion_shape[1]
+                places += range(start, start + length)
+                prompt_of_completion.append(prompt)
+        self.place_T = torch.tensor(places, dtype=torch.int64, device=device)
         self.prompt_N = torch.tensor(prompt_of_completion, dtype=torch.int64, device=device)
         lengths = [prompt_lengths[prompt] for prompt in prompt_of_completion]
         if len(set(prompt_lengths)) == 1:
@@ -62,18 +67,6 @@ class PackedAttention(MicroBatchAttention):
         before_NX = torch.where(self.prompt_1X < first_N1, self.prompt_1X, UNSEEN)
         self.key_NX = torch.cat([before_NX, self.own_NS], dim=1)
         self.mask = additive_mask(self.key_NX[:, None] <= self.own_NS[:, :, None], dtype)
-
-    def _places(self, layout: Layout) -> list[int]:
-        """Return for each token of the micro-batch its place in the padded layout: prompts first, then completions."""
-        places: list[int] = []
-        prompt_start, completion_start = 0, self.prompt_places
-        for group in layout.groups:
-            places += range(prompt_start, prompt_start + group.prompt_length)
-            prompt_start += self.prompt_shape[1]
-            for length in group.completion_lengths:
-                places += range(completion_start, completion_start + length)
-                completion_start += self.completion_shape[1]
-        return places
 
     def attend(self, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
         q_PSHE, q_NSHE = self._pad(q_THE)
@@ -138,6 +131,6 @@ class _Unpad(torch.autograd.Function):
 
 def additive_mask(sees_NSX: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the mask [N, 1, S, X] of attention: 0 where a token sees a key, else -inf."""
-    mask_NSX = torch.zeros(sees_NSX.shape, dtype=dtype, device=sees_NSX.device)
+    mask_NSX = sees_NSX.new_zeros(sees_NSX.shape, dtype=dtype)
     mask_NSX.masked_fill_(~sees_NSX, float("-inf"))
     return mask_NSX[:, None]

@@ -117,17 +117,13 @@ class Ranks(Peers):
         their memory then: with expandable segments, that hangs (github.com/pytorch/torchtitan/issues/3306).
         """
         os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
-        everybody, num_replicas = range(self.world), self.world // num_shards
-        for number in range(num_replicas):
-            members = everybody[number * num_shards : (number + 1) * num_shards]
-            group = dist.new_group(list(members), timeout=TIMEOUT)  # every rank makes every group
-            if self.rank in members:
-                self.shard = Shard(self.rank - members[0], num_shards, self.device, group)
-        for number in range(num_shards):
-            members = everybody[number::num_shards]
-            group = dist.new_group(list(members), timeout=TIMEOUT)
-            if self.rank in members:
-                self.replicas = Peers(self.rank // num_shards, num_replicas, self.device, group)
+        everybody = list(range(self.world))
+        of_replicas = [everybody[first : first + num_shards] for first in everybody[::num_shards]]
+        shards, _ = dist.new_subgroups_by_enumeration(of_replicas, TIMEOUT)
+        of_shards = [everybody[number::num_shards] for number in range(num_shards)]
+        replicas, _ = dist.new_subgroups_by_enumeration(of_shards, TIMEOUT)
+        self.shard = Shard(self.rank % num_shards, num_shards, self.device, shards)
+        self.replicas = Peers(self.rank // num_shards, self.world // num_shards, self.device, replicas)
 
     @property
     def is_main(self) -> bool:

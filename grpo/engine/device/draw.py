@@ -57,7 +57,7 @@ def draw(logits_BV: Tensor, uniform_B: Tensor, params: SamplingParams) -> tuple[
     means nothing, and its log-prob is not finite. Slow twin: kernels/twins.py `draw`.
     """
     exact_dtype = torch.promote_types(logits_BV.dtype, torch.float32)
-    no_cut_B = torch.full(uniform_B.shape, NO_CUT, dtype=exact_dtype, device=logits_BV.device)
+    no_cut_B = logits_BV.new_full(uniform_B.shape, NO_CUT, dtype=exact_dtype)
     if params.temperature == 0:
         id_B = logits_BV.argmax(dim=-1)
         best_B = logits_BV.gather(1, id_B[:, None])[:, 0].to(exact_dtype)

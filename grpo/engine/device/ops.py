@@ -104,8 +104,10 @@ def append_product(x: Tensor, A_RI: Prepacked, copies: int = 1) -> tuple[Tensor,
 
 
 def rotate(x_THE: Tensor, cos_sin: CosSin) -> Tensor:
-    """Rotate each pair (e, e + E/2) by the angle of its position (2104.09864)."""
+    """Rotate each pair (e, e + E/2) by the angle of its position (2104.09864). Without angles, x came rotated."""
     cos_T1E, sin_T1E = cos_sin
+    if not len(cos_T1E):
+        return x_THE
     if uses_kernels(x_THE):
         from grpo.kernels import rotary as kernel
 
@@ -132,8 +134,6 @@ def rotate_into_cache(
         from grpo.kernels import rotary as kernel
 
         return kernel.rotate_into_cache(q_BHE, k_BKE, v_BKE, *cos_sin, k_BKSE, v_BKSE, position_B)
-    if kernels := on_cpu(q_BHE):
-        return kernels.rotate_into_cache(q_BHE, k_BKE, v_BKE, *cos_sin, k_BKSE, v_BKSE, position_B)
     k_BKSE[row_B, :, position_B] = rotate(k_BKE, cos_sin)
     v_BKSE[row_B, :, position_B] = v_BKE
     return rotate(q_BHE, cos_sin)
@@ -239,14 +239,14 @@ def log_softmax_rows(
 
         return kernel.log_softmax_rows(logits_XV, targets_X, temperature, slope_dtype, cut_X)
     exact_dtype = torch.promote_types(logits_XV.dtype, torch.float32)
-    logp_X = torch.empty(len(targets_X), dtype=exact_dtype, device=logits_XV.device)
+    logp_X = logits_XV.new_empty(len(targets_X), dtype=exact_dtype)
     entropy_X = torch.empty_like(logp_X)
     size = len(targets_X)
     if logits_XV.device.type == "cpu":
         size = min(size, CACHE_BYTES // (logits_XV.shape[1] * exact_dtype.itemsize))
     size = max(1, size)
     # One allocation serves all parts: on a CPU, touching new memory costs more than the arithmetic.
-    scratch_2XV = torch.empty(2, size, logits_XV.shape[1], dtype=exact_dtype, device=logits_XV.device)
+    scratch_2XV = logits_XV.new_empty(2, size, logits_XV.shape[1], dtype=exact_dtype)
     for start in range(0, len(targets_X), size):
         part = slice(start, start + size)
         target_X1 = targets_X[part, None]

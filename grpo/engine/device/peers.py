@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -35,20 +36,17 @@ def explain_lost_peers() -> Iterator[None]:
         ) from error
 
 
+@dataclass(eq=False)
 class Peers:
     """Processes that work together, and the place of this one among them.
 
     rank, world: the number of this process, and how many there are. group: torch's; None for all processes of a run.
     """
 
-    def __init__(
-        self,
-        rank: int = 0,
-        world: int = 1,
-        device: torch.device | str = "cpu",
-        group: dist.ProcessGroup | None = None,
-    ):
-        self.rank, self.world, self.device, self.group = rank, world, device, group
+    rank: int = 0
+    world: int = 1
+    device: torch.device | str = "cpu"
+    group: dist.ProcessGroup | None = None
 
     def sum_(self, tensor: Tensor, operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
         """Sum a tensor over all ranks, in place; or reduce it by another operation."""

@@ -118,7 +118,7 @@ class QuantisedRows:
         shape = torch.Size((O, I + self.tail_OR.shape[1]))
         scratch = self.scratch
         if scratch is None:
-            scratch = torch.empty(shape, dtype=dtype, device=self.q_OX.device)
+            scratch = self.tail_OR.new_empty(shape)
         dense_OX = scratch.view(-1)[: shape.numel()].view(shape)
         scale_OX1 = self.scale_OX[:, :, None].to(torch.promote_types(dtype, torch.float32))
         size = max(1, (GPU_NUMBERS if self.q_OX.is_cuda else CACHE_BYTES // 8) // I)

@@ -15,15 +15,10 @@ from torch import Tensor
 
 from grpo.engine.model.tensor_files import Stored
 
-KINDS = ("nf4", "fp4")
-OF_4_BITS = (
-    "absmax",
-    "quant_map",
-    "nested_absmax",
-    "nested_quant_map",
-    *(f"quant_state.bitsandbytes__{k}" for k in KINDS),
-)
-STATES = (*(f".weight.{name}" for name in OF_4_BITS), ".SCB", ".weight_format")
+
+def is_state(name: str) -> bool:
+    """Return whether a tensor says what the codes of a weight mean."""
+    return ".weight." in name or name.endswith((".SCB", ".weight_format"))
 
 
 def unpacked(read: Callable[[], Iterator[tuple[str, Stored]]]) -> Iterator[tuple[str, Stored]]:
@@ -31,12 +26,12 @@ def unpacked(read: Callable[[], Iterator[tuple[str, Stored]]]) -> Iterator[tuple
 
     read: yields all tensors of the files, as often as it is called. A state may lie in another file than its weight.
     """
-    states = {name: stored[:] for name, stored in read() if name.endswith(STATES) and stored.get_shape()}
+    states = {name: stored[:] for name, stored in read() if is_state(name) and stored.get_shape()}
     for name, stored in read():
         is_packed = f"{name}.absmax" in states or f"{name.removesuffix('weight')}SCB" in states
         if is_packed:
             yield name, _Unpacked(name, stored, states)
-        elif not name.endswith(STATES):
+        elif not is_state(name):
             yield name, stored
 
 
@@ -45,14 +40,11 @@ class _Unpacked:
 
     def __init__(self, name: str, stored: Stored, states: dict[str, Tensor]):
         self.name, self.stored, self.states = name, stored, states
-        kinds = [kind for kind in KINDS if self._key(kind) in states]
-        self.settings = None
-        if kinds:
-            codes_X = states[self._key(kinds[0])]
-            self.settings = json.loads(bytes(codes_X.tolist()))
-
-    def _key(self, kind: str) -> str:
-        return f"{self.name}.quant_state.bitsandbytes__{kind}"
+        self.settings = None  # of 4 bits
+        for kind in ("nf4", "fp4"):
+            codes_X = states.get(f"{name}.quant_state.bitsandbytes__{kind}")
+            if codes_X is not None:
+                self.settings = json.loads(bytes(codes_X.tolist()))
 
     def get_shape(self) -> list[int]:
         return list(self.settings["shape"]) if self.settings else self.stored.get_shape()

@@ -9,6 +9,7 @@ micro-batch, or one new token per cache slot). The head is not applied here: hid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -289,7 +290,6 @@ class OwnDecoder(Decoder):
         self.blocks = cast(Sequence[Block], nn.ModuleList(blocks))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps, build)
         self.untied_head = None if config.tied_head else Weight(build, config.vocab_size, config.hidden_size)
-        self.tables: tuple[Tensor, Tensor] | None = None
         self.number_linears()
         share_scratch(self)
 
@@ -335,11 +335,11 @@ class OwnDecoder(Decoder):
 
     def cos_sin(self, positions_T: Tensor) -> CosSin:
         """Return the cosines and sines [T, 1, E] of the angles by which heads are rotated at these positions."""
-        cos_SE, sin_SE = self._cos_sin()
+        cos_SE, sin_SE = self.tables
         return cos_SE[positions_T][:, None], sin_SE[positions_T][:, None]
 
-    def _cos_sin(self) -> tuple[Tensor, Tensor]:
-        if self.tables is None:
-            c, build = self.config, self.build
-            self.tables = cos_sin_tables(c.hf, c.head_dim, c.max_positions, build.dtype, build.device)
-        return self.tables
+    @cached_property
+    def tables(self) -> tuple[Tensor, Tensor]:
+        """Return the cosines and sines [S, E] of all positions."""
+        c, build = self.config, self.build
+        return cos_sin_tables(c.hf, c.head_dim, c.max_positions, build.dtype, build.device)

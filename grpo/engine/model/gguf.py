@@ -15,7 +15,7 @@ import sys
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,7 +27,6 @@ from grpo.engine.model.tensor_files import write_tensors
 
 if TYPE_CHECKING:
     from gguf import GGUFReader, ReaderTensor
-    from numpy.typing import DTypeLike, NDArray
     from transformers import PreTrainedModel
 
 FILE_BYTES = 1_000_000_000  # in memory at a time
@@ -102,9 +101,7 @@ def _open(path: Path) -> "GGUFReader":
     from gguf import GGUFReader
 
     class BoundedReader(GGUFReader):
-        def _get(
-            self, offset: int, dtype: "DTypeLike", count: int = 1, override_order: Literal["I", "S", "<"] | None = None
-        ) -> "NDArray":
+        def _get(self, offset, dtype, count=1, override_order=None):
             values = super()._get(offset, dtype, count, override_order)
             if len(values) < count:
                 raise ValueError("it is shorter than its header says")

@@ -10,7 +10,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from typing import ParamSpec, Protocol, TypeVar
 
 import psutil
@@ -82,7 +82,7 @@ class Account:
 
     @property
     def total(self) -> int:
-        return self.weights + self.training + self.cache + self.activations + self.logits
+        return sum(astuple(self))
 
     def __str__(self) -> str:
         parts = [f"{part.name} {getattr(self, part.name) / 1e9:.2f}" for part in fields(self)]
@@ -268,6 +268,7 @@ def choose_num_sequences(model: Decoder, wanted: int, positions: int, free: int)
     return max(1, min(wanted, fitting))
 
 
+@dataclass
 class MemoryLimit:
     """How large micro-batches may be: `budget`, which becomes smaller once memory has run out.
 
@@ -275,8 +276,10 @@ class MemoryLimit:
     its work again by itself (shards of one model cannot: the others are in the middle of the same micro-batch).
     """
 
-    def __init__(self, budget: Budget, longest: int, can_retry: bool = True, say: Callable[[str], None] = print):
-        self.budget, self.longest, self.can_retry, self.say = budget, longest, can_retry, say
+    budget: Budget
+    longest: int
+    can_retry: bool = True
+    say: Callable[[str], None] = print
 
     def use(self, tokens: int) -> None:
         """Let micro-batches have at most so many packed tokens, as in an earlier part of the run."""

@@ -64,8 +64,8 @@ class ModelConfig:
             raise ValueError("rms_norm_eps or the rope settings give numbers that are not finite")
 
     @property
-    def quantised(self) -> str:
-        """Return the bits of the file's projections: "nf4", "int8" (quantization_config of bitsandbytes), or ""."""
+    def base_weights(self) -> str:
+        """Return in which few bits the file holds the projections: "nf4", "int8" (bitsandbytes), or "" for none."""
         settings = self.raw.get("quantization_config") or {}
         return "nf4" if settings.get("load_in_4bit") else "int8" if settings.get("load_in_8bit") else ""
 
@@ -84,9 +84,9 @@ class ModelConfig:
         complete = CONFIG_MAPPING[family].from_dict(deepcopy(raw))
         c = complete.get_text_config()
         by_transformers = backend == "transformers" or not _is_ours(family, c)
-        quantised = raw.get("quantization_config")
-        method = quantised.get("quant_method") if quantised else BITSANDBYTES
-        if method != BITSANDBYTES or (quantised and by_transformers):
+        settings = raw.get("quantization_config")
+        method = settings.get("quant_method") if settings else BITSANDBYTES
+        if method != BITSANDBYTES or (settings and by_transformers):
             raise _unsupported(f"its weights are quantised by {method}", "use the checkpoint that it was made from")
         if by_transformers:
             _check_layers(family, c)

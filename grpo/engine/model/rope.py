@@ -29,26 +29,18 @@ def cos_sin_tables(
     config: as transformers reads a config.json, of one of the KINDS.
     """
     exact_dtype = torch.promote_types(dtype, torch.float32)
-    frequency, amplitude = _frequencies(config, head_dim, exact_dtype)
+    rope = config.rope_parameters
+    if rope["rope_type"] == "default":
+        number = torch.arange(0, head_dim, 2, dtype=torch.int64)
+        exponent = number.to(exact_dtype) / head_dim
+        frequency, amplitude = 1.0 / rope["rope_theta"] ** exponent, 1.0
+    else:  # YaRN sharpens attention by the amplitude
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS  # transformers takes seconds
+
+        frequency, amplitude = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, device="cpu")
     position_S = torch.arange(num_positions, dtype=exact_dtype, device=device)
     angle = position_S[:, None] * frequency.to(device, exact_dtype)
     angle_SE = torch.cat([angle, angle], dim=-1)
     cos_SE = angle_SE.cos() * amplitude
     sin_SE = angle_SE.sin() * amplitude
     return cos_SE.to(dtype), sin_SE.to(dtype)
-
-
-def _frequencies(config: "PreTrainedConfig", head_dim: int, dtype: torch.dtype) -> tuple[Tensor, float]:
-    """Return the frequency of each pair [E / 2], and the factor of cosines and sines by which YaRN sharpens attention.
-
-    Scaled frequencies are those of transformers, in float32.
-    """
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS  # transformers takes seconds
-
-    rope = config.rope_parameters
-    kind = rope["rope_type"]
-    if kind != "default":
-        return ROPE_INIT_FUNCTIONS[kind](config, device="cpu")
-    number = torch.arange(0, head_dim, 2, dtype=torch.int64)
-    exponent = number.to(dtype) / head_dim
-    return 1.0 / rope["rope_theta"] ** exponent, 1.0

@@ -44,7 +44,7 @@ UNREADABLE = "use another checkpoint, or transformers 5.24, with which this has 
 
 
 class AttentionLayer(Protocol):
-    """A layer of transformers that attends. whole: the model that it is part of."""
+    """A layer of transformers that attends. whole: the model that it belongs to."""
 
     whole: "TransformersModel"
     layer_idx: int
@@ -91,15 +91,15 @@ def attend_as_ours(
     return out_THE[None, ..., :narrow_dim], None
 
 
-class Projection(Linear):
-    """Stands for one of transformers' linear layers. whole: the model, which is no part of it."""
+class StandIn(Linear):
+    """Takes the place of one of transformers' linear layers. whole: the model that it belongs to."""
 
     whole: "TransformersModel"
 
-    def __init__(self, layer: Affine, part: str, build: Build):
+    def __init__(self, layer: Affine, projection: str, build: Build):
         weight_OI = weight_of(layer)
-        super().__init__(weight_OI.shape[1], {part: len(weight_OI)}, layer.bias is not None, build)
-        own_OI, own_O = self.base(part)
+        super().__init__(weight_OI.shape[1], {projection: len(weight_OI)}, layer.bias is not None, build)
+        own_OI, own_O = self.base(projection)
         own_OI.copy_(weight_OI)
         del layer.weight  # so that one weight at a time is there twice
         if own_O is not None:
@@ -132,11 +132,11 @@ class TransformersModel(Decoder):
         if not linears:
             why = "none of its layers has a linear part that could be adapted"
             raise UserError(f"{config.family} cannot be computed here", why, ANOTHER, PREFLIGHT)
-        parts = tuple(dict.fromkeys(name.rpartition(".")[2] for name in linears))
+        names = tuple(dict.fromkeys(name.rpartition(".")[2] for name in linears))
         if build.lora and build.lora.targets == ALL_PROJECTIONS:
-            build = replace(build, lora=replace(build.lora, targets=parts))
+            build = replace(build, lora=replace(build.lora, targets=names))
         super().__init__(config, build)
-        check_lora(build, config.num_layers, parts)
+        check_lora(build, config.num_layers, names)
         self.net = net
         if torch.device(build.device).type != "meta":
             self.expected = probed_by_transformers(net, config.vocab_size, build.device)
@@ -158,16 +158,16 @@ class TransformersModel(Decoder):
             del head.weight
         sparse = sparse_layers(net).values()
         self.experts = [layer.get_submodule("experts") for layer in sparse]
-        trained = {*net.get_decoder().modules(), head} - {part for layer in sparse for part in layer.modules()}
+        trained = {*net.get_decoder().modules(), head} - {inner for layer in sparse for inner in layer.modules()}
         self.found: dict[str, tuple[Linear, str]] = {}
         self.others = {}
         self.borrowers = []
         for name, module in list(net.named_modules()):
             if name in linears:
-                where, _, part = name.rpartition(".")
-                module = Projection(linears[name], part, for_layer(self.build, layer_number(name)))
-                setattr(net.get_submodule(where), part, module)
-                self.found[name] = module, part
+                where, _, last = name.rpartition(".")
+                module = StandIn(linears[name], last, for_layer(self.build, layer_number(name)))
+                setattr(net.get_submodule(where), last, module)
+                self.found[name] = module, last
             else:
                 build = replace(self.build, train_weights=self.build.train_weights and module in trained)
                 for last, value in list(module.named_parameters(recurse=False)):
@@ -192,8 +192,9 @@ class TransformersModel(Decoder):
     # --- a pass ------------------------------------------------------------------------------------------------------
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attend, mode: Mode = POLICY) -> Tensor:
-        one_T1E = torch.ones(len(ids_T), 1, self.shape.head_dim, dtype=self.build.dtype, device=ids_T.device)
-        unrotated = one_T1E, torch.zeros_like(one_T1E)  # keys and queries come rotated
+        num_angles = len(ids_T) if ids_T.is_cuda else 0  # keys and queries come rotated; a kernel turns them by none
+        one_T1E = torch.ones(num_angles, 1, self.shape.head_dim, dtype=self.build.dtype, device=ids_T.device)
+        unrotated = one_T1E, torch.zeros_like(one_T1E)
         self.this_pass = ForwardContext(attend, unrotated, mode, recomputes_mlp=False)
         if self.build.train_weights:  # each pass has tensors of its own
             self.lend()
@@ -368,8 +369,9 @@ def linears_of(net: PreTrainedModel) -> dict[str, Affine]:
     places = {name.rpartition(".")[2] for name in sparse_layers(net)}
     if places:
         places.add("gate_proj")
-    inside = {part for layer in layers_of(net) for part in layer.modules() if type(part) in (nn.Linear, Conv1D)}
-    return {name: part for name, part in net.named_modules() if part in inside and places.isdisjoint(name.split("."))}
+    inside = {inner for layer in layers_of(net) for inner in layer.modules() if type(inner) in (nn.Linear, Conv1D)}
+    named = net.named_modules()
+    return {name: inner for name, inner in named if inner in inside and places.isdisjoint(name.split("."))}
 
 
 def weight_of(linear: Affine) -> Tensor:

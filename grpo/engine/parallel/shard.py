@@ -62,7 +62,7 @@ class Shard(Peers):
 
     def take(self, whole: Sliceable, split: Split | None) -> Tensor:
         """Return the part of a tensor that this shard has. split: None if each shard has all of it."""
-        if split is None or self.world == 1:
+        if split is None:
             return whole[:]
         mine = self.part(split.size)
         part = whole[(slice(None),) * split.dim + (mine,)]
@@ -72,7 +72,7 @@ class Shard(Peers):
 
     def join(self, part: Tensor, split: Split | None) -> Tensor:
         """Return the tensor whose parts the shards have. All shards must call it."""
-        if split is None or self.world == 1:
+        if split is None:
             return part
         parts = self.stack(part).unbind()
         return torch.cat(parts, dim=split.dim).narrow(split.dim, 0, split.size)
@@ -94,11 +94,11 @@ class Shard(Peers):
 
     def spread(self, x: Tensor) -> Tensor:
         """Return x, the same on all shards, for products split by their outputs: their gradients of x are summed."""
-        return _Spread.apply(x, self) if self.world > 1 and torch.is_grad_enabled() else x
+        return _Spread.apply(x, self) if torch.is_grad_enabled() else x
 
     def collect(self, y: Tensor) -> Tensor:
         """Return the sum over the shards of products split by their inputs. Its gradient is that of each product."""
-        return _Collect.apply(y, self) if self.world > 1 else y
+        return _Collect.apply(y, self)
 
 
 class _Spread(torch.autograd.Function):

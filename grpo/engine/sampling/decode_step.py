@@ -98,13 +98,13 @@ class Slots:
     @classmethod
     def make(cls, cache: KVCache, max_new_tokens: int) -> "Slots":
         """Make the state of all slots of a cache, without sequences."""
-        device, B = cache.kv_L2BKSE.device, cache.num_slots
+        kv, B = cache.kv_L2BKSE, cache.num_slots
 
         def zeros(*size: int, dtype: torch.dtype = torch.int64) -> Tensor:
-            return torch.zeros(B, *size, dtype=dtype, device=device)
+            return kv.new_zeros(B, *size, dtype=dtype)
 
         size = max_new_tokens + 1
-        ended_B = torch.ones(B, dtype=torch.bool, device=device)
+        ended_B = kv.new_ones(B, dtype=torch.bool)
         results = zeros(size), zeros(size, dtype=torch.float32), zeros(size, dtype=torch.float32)
         return cls(cache, zeros(), zeros(), zeros(), zeros(), zeros(), ended_B, *results)
 
