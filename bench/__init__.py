@@ -16,8 +16,7 @@ Read first what they share:
     timing         repeats by turns, ratios, profiles
     workload       prompts and the lengths of completions
     models         checkpoints with random weights
-    peers          transformers' model and TRL's trainer, with our settings
-    engines        CTranslate2 and llama.cpp
+    peers          transformers' model, CTranslate2's generator and TRL's trainer, with our settings
     ceilings       what the hardware reaches at best
     steps          a trainer that is ready for steps, and a judge that takes its time
 

@@ -37,28 +37,15 @@ def peaks(options: Namespace) -> Peaks:
         is_slow = slow_dtype(build.dtype, torch.device(device))
         if options.dtype == "float32" and is_slow:
             continue  # it would take minutes
-        found[f"{dtype}_tflops"] = product_tflops(SQUARE[kind], build)
-    found["copy_gb_per_s"] = copy_gb_per_s(COPY_BYTES[kind], device)
-    texts = [f"{name} {value:.4g}" for name, value in found.items()]
-    print("ceilings:", ", ".join(texts), flush=True)
-    return found
-
-
-def product_tflops(size: int, build: Build) -> float:
-    """Measure TFLOP/s of a square product of so many rows and columns."""
-    hidden = random_matrix(size, size, build)
-    weight = prepack(random_matrix(size, size, build))
-    seconds = median_seconds(partial(linear, hidden, weight), build.device)
-    flops = 2 * size**3
-    return flops / seconds / 1e12
-
-
-def copy_gb_per_s(num_bytes: int, device: str) -> float:
-    """Measure GB/s of a copy of so many bytes, each of which is read and written."""
-    source = torch.rand(num_bytes // 4, device=device)  # zeros would be compressed
+        size = SQUARE[kind]
+        hidden = random_matrix(size, size, build)
+        weight = prepack(random_matrix(size, size, build))
+        found[f"{dtype}_tflops"] = 2 * size**3 / median_seconds(partial(linear, hidden, weight), device) / 1e12
+    source = torch.rand(COPY_BYTES[kind] // 4, device=device)  # zeros would be compressed
     target = torch.empty_like(source)
-    seconds = median_seconds(partial(target.copy_, source), device)
-    return 2 * source.nbytes / seconds / 1e9
+    found["copy_gb_per_s"] = 2 * source.nbytes / median_seconds(partial(target.copy_, source), device) / 1e9
+    print("ceilings:", ", ".join(f"{name} {value:.4g}" for name, value in found.items()), flush=True)
+    return found
 
 
 def random_matrix(rows: int, columns: int, build: Build) -> torch.Tensor:

@@ -1,16 +1,14 @@
-"""Set up whom we are compared with in more than one benchmark: transformers' model, and TRL's GRPOTrainer.
+"""Set up whom we are compared with: transformers' model, CTranslate2's generator, and TRL's GRPOTrainer.
 
 Their libraries are imported where they are needed, since a benchmark also runs without its peers.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from bench import timing
-from bench.workload import Ids, plain_logprobs
+from bench.workload import Ids, Work, plain_logprobs
 from grpo.algorithm.schema import Completion
 from grpo.config.options import TrainConfig
 from grpo.engine.model.build import Build
@@ -31,6 +29,40 @@ def transformers_model(path: Path, build: Build):
     return model.to(build.device).eval()
 
 
+class CTranslate2:
+    """CTranslate2's generator for a checkpoint: in float32, on a CPU, with torch's number of threads."""
+
+    def __init__(self, path: Path):
+        from ctranslate2 import Generator
+        from ctranslate2.converters import TransformersConverter
+        from transformers import AutoTokenizer
+
+        folder = TransformersConverter(str(path)).convert(str(path / "ctranslate2"), force=True)
+        self._engine = Generator(folder, compute_type="float32", intra_threads=torch.get_num_threads())
+        self._tokenizer = AutoTokenizer.from_pretrained(path)
+
+    def generate(self, work: Work, greedy: bool = False) -> list[str]:
+        """Return the text of each completion, drawn at temperature 1 or greedily."""
+        prompts = work.repeated
+        shortest = min(map(len, prompts))  # the rest of the longer ones is read step by step, and counted
+        ends = [len(prompt) - shortest + length for prompt, length in zip(prompts, work.lengths, strict=True)]
+
+        def is_over(result) -> bool:
+            return result.step + 1 >= ends[result.batch_id]
+
+        found = self._engine.generate_batch(
+            list(map(self._tokenizer.convert_ids_to_tokens, prompts)),
+            include_prompt_in_result=False,
+            sampling_topk=int(greedy),  # 0: of all tokens
+            min_length=work.steps,
+            max_length=max(ends),
+            callback=is_over if min(ends) < max(ends) else None,
+        )
+        drawn = [result.sequences_ids[0] for result in found]
+        assert list(map(len, drawn)) == work.lengths
+        return self._tokenizer.batch_decode(drawn)
+
+
 def logprob_errors(peer, pairs: Iterable[tuple[Ids, Completion]]) -> torch.Tensor:
     """Return how far the log-probs of all tokens are from those of transformers' model. pairs: prompt, completion."""
     errors = []
@@ -44,52 +76,36 @@ def logprob_errors(peer, pairs: Iterable[tuple[Ids, Completion]]) -> torch.Tenso
     return torch.cat(errors)
 
 
-def trl_trainer(model, tokenizer, rows: Sequence[dict], reward: Callable, config: TrainConfig, **arguments: Any):
-    """Make TRL's trainer with the settings of one of our runs. It neither recomputes activations nor saves.
+def trl_trainer(path: Path, build: Build, rows: list[dict], reward: Callable, config: TrainConfig, bf16: bool):
+    """Make TRL's trainer of a checkpoint with the settings of one of our runs. bf16: it runs with autocast.
 
-    model: transformers' own, or the name of a checkpoint. arguments: more of GRPOConfig's.
+    It neither recomputes activations, nor logs, nor saves.
     """
     import pyarrow as pa
     from datasets import Dataset
     from peft import LoraConfig
+    from transformers import AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
     lora = LoraConfig(r=config.lora_r, lora_alpha=config.lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM")
     return GRPOTrainer(
-        model=model,
+        model=transformers_model(path, build),
         reward_funcs=reward,
         args=GRPOConfig(
             **{name: getattr(config, name) for name in SHARED.split()},
             use_cpu=config.device != "cuda",
             top_k=0,
+            bf16=bf16,
             gradient_checkpointing=False,
+            output_dir=str(path.parent / "trl"),
+            logging_strategy="no",
             save_strategy="no",
             report_to=[],
             disable_tqdm=True,
             dataloader_pin_memory=False,
-            **arguments,
         ),
         # With a fingerprint given, datasets does not pickle the table, which fails with some versions of pyarrow.
         train_dataset=Dataset(pa.Table.from_pylist(rows), fingerprint="rows"),
-        processing_class=tokenizer,
+        processing_class=AutoTokenizer.from_pretrained(path),
         peft_config=lora,
     )
-
-
-def trl_seconds(trainer, device: str, after_step: Callable[[], None] = lambda: None) -> list[float]:
-    """Make TRL's steps; return the seconds of each, from its on_step_begin to its on_step_end."""
-    from transformers import TrainerCallback
-
-    seconds: list[float] = []
-
-    class Clock(TrainerCallback):
-        def on_step_begin(self, *_, **__) -> None:
-            self.start = timing.now(device)
-
-        def on_step_end(self, *_, **__) -> None:
-            seconds.append(timing.now(device) - self.start)
-            after_step()
-
-    trainer.add_callback(Clock())
-    trainer.train()
-    return seconds

@@ -9,10 +9,12 @@ import argparse
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +27,10 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_name("results")
 PACKAGES = ("torch", "transformers", "trl", "peft")
 NO_PEER: Mapping[str, Sequence[str]] = {"none": ()}
+COLUMNS = (  # of the table of cases
+    *("benchmark", "case", "ours", "tokens/s", "peer", "its tokens/s"),
+    *("times faster (range)", "target", "share of the ceiling"),
+)
 Sizes = Mapping[str, Mapping[str, Any]]
 
 
@@ -116,18 +122,16 @@ class Results:
         **more: object,
     ):
         self.options = options
-        self.peak = peaks(options) if peaks else None
+        self.peak = peaks(options) if peaks else {}
         self.about = {
             "bench": name,
             "date": time.strftime("%Y-%m-%d"),
             "options": {key: value for key, value in vars(options).items() if key != "save"},
             "machine": machine(options.device),
-            "ceilings": self.peak,
+            "ceilings": self.peak or None,
             **more,
         }
-        self.cases: list[Mapping] = []
-        self.checks: dict[str, object] = {}
-        self.profiles: dict[str, list[dict]] = {}
+        self.row: dict = self.about | {"cases": [], "checks": {}, "profiles": {}}
 
     def compare(
         self,
@@ -149,36 +153,43 @@ class Results:
         self.add(case)
         return case
 
-    def add(self, case: Mapping) -> None:
-        """Keep a case, print one line about it, and save it."""
-        assert not self.profiles, "a profiler slows what follows it: profile after the last case"
-        self.cases.append(case)
-        print(line_about(case), flush=True)
+    def add(self, case: dict) -> None:
+        """Keep a case, and print its line of the table. Targets are those of machines with units for bfloat16."""
+        assert not self.row["profiles"], "a profiler slows what follows it: profile after the last case"
+        if self.peak.get("bfloat16_tflops", 0) < self.peak.get("float32_tflops", 0):
+            case.pop("target", None)
+        filled = zip(COLUMNS, cells(self.about, case), strict=True)
+        print("   ".join(f"{column} {cell}" for column, cell in filled if cell), flush=True)
+        self.row["cases"].append(case)
         self._save(cases=[case])
 
     def check(self, checks: Mapping[str, object]) -> None:
-        """Keep some checks, print and save them."""
-        self.checks |= checks
+        """Keep some checks, and print them."""
         for check, value in checks.items():
             print(f"check  {check}: {value}", flush=True)
+        self.row["checks"] |= checks
         self._save(checks=checks)
 
     def profile(self, name: str, run: timing.Side) -> None:
-        """Profile one run after all cases, print the operations that take longest, and save them."""
-        self.profiles[name] = timing.profile(run, self.options.device)
-        self._save(profiles={name: self.profiles[name]})
+        """Profile one run after all cases; keep and print the operations that take longest."""
+        found = {name: timing.profile(run, self.options.device)}
+        self.row["profiles"] |= found
+        self._save(profiles=found)
 
     def finish(self) -> dict:
         """Print and return the row of everything."""
-        row = self.about | {"cases": self.cases, "checks": self.checks, "profiles": self.profiles}
-        print(json.dumps(row), flush=True)
-        return row
+        print(json.dumps(self.row), flush=True)
+        return self.row
 
     def _save(self, **found: object) -> None:
         """Append a row of what was found to the results, if --save asks for it."""
-        found = {"cases": [], "checks": {}, "profiles": {}} | found
         if self.options.save:
-            append(self.options.save, [self.about | found])
+            nothing = {
+                "cases": [],
+                "checks": {},
+                "profiles": {},
+            }
+            append(self.options.save, [self.about | nothing | found])
 
 
 def append(path: Path, rows: Iterable[Mapping]) -> None:
@@ -188,19 +199,22 @@ def append(path: Path, rows: Iterable[Mapping]) -> None:
         file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-def line_about(case: Mapping) -> str:
-    """Say in one line what was measured."""
-    rates = case.get("tokens_per_s", {})
-    parts = []
-    for side, spent in case["seconds"].items():
-        tokens = f" ({rate(rates[side])} tokens/s)" if rates else ""
-        parts.append(f"{side} {duration(spent['median'])}{tokens}")
-    if "ratio" in case:
+def cells(row: Mapping, case: Mapping) -> list[str]:
+    """Fill the columns of a case. A column stays empty if the case has nothing for it."""
+    rates = {side: rate(found) for side, found in case.get("tokens_per_s", {}).items()}
+    side = case.get("peer", "")
+    peer = faster = ""
+    if side:
         low, high = case["ratio_range"]
-        parts.append(f"{case['ratio']:.2f} × {case['peer']} ({low:.2f} to {high:.2f})")
-    if "ceiling_share" in case:
-        parts.append(f"{case['ceiling_share']:.0%} of the ceiling")
-    return f"{case['name']:44} {'   '.join(parts)}"
+        peer = f"{side}: {duration(case['seconds'][side]['median'])}"
+        faster = f"**{case['ratio']:.1f}** ({low:.1f} to {high:.1f})"
+    target = case.get("target") or 0
+    aim = f"{target:g} ×" if target > 1 else f"{100 * target:.0f} %"  # of the peer's speed, or of the ceiling
+    share = f"{100 * case['ceiling_share']:.0f} %" if "ceiling_share" in case else ""
+    options = row["options"]
+    name = ", ".join(filter(None, (row["bench"], options.get("device", "cpu"), options.get("dtype"))))
+    ours = [duration(timing.our_seconds(case)), rates.get("ours", "")]
+    return [name, case["name"], *ours, peer, rates.get(side, ""), faster, aim if target else "", share]
 
 
 def duration(seconds: float) -> str:
@@ -248,16 +262,12 @@ def machine(device: str) -> dict:
 
 def cpu_name() -> str:
     """Return the processor's name, by Linux."""
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()
+    named = re.search("^model name\\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    return named[1] if named else platform.processor()
 
 
 def git(*arguments: str) -> str | None:
     """Return what a git command prints; None if there is no git or no checkout."""
-    try:
-        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
+    with suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.check_output(["git", *arguments], cwd=ROOT, text=True, stderr=subprocess.DEVNULL).strip()
+    return None

@@ -12,16 +12,11 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from bench.record import RESULTS, duration, markdown_table, plain_parser, rate
-from bench.timing import our_seconds
+from bench.record import COLUMNS, RESULTS, cells, markdown_table, plain_parser
 
 REAL = "smollm2"  # the model of bench/models.py whose shape is that of a published checkpoint small enough for a CPU
 OF_BENCHMARKS = {"bench", "date", "options", "machine", "cases", "checks"}  # keys of their rows
 CaseOfRow = tuple[Mapping, Mapping]  # a row, and one of its cases
-COLUMNS = (
-    *("benchmark", "case", "ours", "tokens/s", "peer", "its tokens/s"),
-    *("times faster (range)", "target", "share of the ceiling"),
-)
 
 
 def read_own(path: Path) -> list[dict]:
@@ -57,24 +52,6 @@ def newest(rows: Iterable[Mapping]) -> list[CaseOfRow]:
             cases[case["name"]] = row, case
     measured = [pair for key in sorted(found) for pair in found[key].values()]
     return sorted(measured, key=lambda row_and_case: REAL not in row_and_case[1]["name"])
-
-
-def cells(row: Mapping, case: Mapping) -> list[str]:
-    """Fill the columns of a case. A column stays empty if the case has nothing for it."""
-    rates = {side: rate(found) for side, found in case.get("tokens_per_s", {}).items()}
-    side = case.get("peer", "")
-    peer = faster = ""
-    if side:
-        low, high = case["ratio_range"]
-        peer = f"{side}: {duration(case['seconds'][side]['median'])}"
-        faster = f"**{case['ratio']:.1f}** ({low:.1f} to {high:.1f})"
-    target = case.get("target") or 0
-    aim = f"{target:g} ×" if target > 1 else f"{100 * target:.0f} %"  # of the peer's speed, or of the ceiling
-    share = f"{100 * case['ceiling_share']:.0f} %" if "ceiling_share" in case else ""
-    options = row["options"]
-    name = ", ".join(filter(None, (row["bench"], options.get("device", "cpu"), options.get("dtype"))))
-    ours = [duration(our_seconds(case)), rates.get("ours", "")]
-    return [name, case["name"], *ours, peer, rates.get(side, ""), faster, aim if target else "", share]
 
 
 def footing(rows: Iterable[Mapping]) -> str:

@@ -1,4 +1,4 @@
-"""python -m bench.sampler [--peer NAME] [--models smollm2] [--batches 32] [--tokens 64] [--rank 16] [--busy]
+"""python -m bench.sampler [--peer NAME] [--models smollm2] [--batches 32] [--tokens 64] [--rank 16]
 
 How fast is generation, compared with transformers' generate at the same weights, dtype, prompts and lengths
 (temperature 1, top_k 0)? With a vocabulary of 152k entries and top-p: --models 0.5b --batches 16 --tokens 32
@@ -12,23 +12,24 @@ How fast is generation, compared with transformers' generate at the same weights
 Lengths are forced without touching how either side works: ours takes `limits`, the tokens that each completion may
 have; transformers has stopping criteria that answer row by row, and fills done rows with padding until the longest is
 done. Neither side knows an end token. For transformers, prompts of different lengths are padded on the left and
-repeated for each completion, as TRL does. CTranslate2 and llama.cpp (engines.py) are given the lengths, too, and run
-in float32 (--dtype float32). Ours records log-probs while it samples; transformers is not asked to.
+repeated for each completion, as TRL does. CTranslate2 is given the lengths, too, and runs in float32 (--dtype float32).
+Ours records log-probs while it samples; transformers is not asked to.
 
-Checked in the same run, in float32: log-probs of the drawn tokens equal those of transformers' forward pass. The floor
-is that of all decode steps, each with the rows that are not done. The last line of stdout is JSON.
+Checked in the same run, in float32: log-probs of the drawn tokens equal those of transformers' forward pass, and greedy
+texts those of CTranslate2. The floor is that of all decode steps, each with the rows that are not done. The last line
+of stdout is JSON.
 """
 
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+import operator
+import statistics
+from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
 import torch
 
-from bench import ceilings, engines, models, peers
+from bench import ceilings, models, peers
 from bench.record import Results, parse
 from bench.timing import Side
 from bench.workload import KINDS, Work, padded, random_rows
@@ -54,7 +55,6 @@ SIZES = {
         "tokens": 64,  # of the longest completion
         "top_p": 1.0,
         "rank": 0,  # of an adapter on all projections, of our side alone
-        "busy": False,  # one process beside it that never waits
         "vocabulary": 32768,  # of the drawing
     },
     "cuda": {"models": ["1.5b"], "tokens": 512, "vocabulary": 151936},
@@ -75,12 +75,11 @@ def stop_at(ends: Sequence[int], device: torch.device):
     return StoppingCriteriaList([AtLength()])
 
 
-def generate(peer, work: Work, **options) -> torch.Tensor:
-    """Return transformers' completions, padded to the longest."""
+def generate(peer, work: Work, top_p: float) -> None:
+    """Let transformers write the completions, padded to the longest."""
     ids_BS, mask_BS = padded(work.repeated, "left", peer.device)
     width = ids_BS.shape[1]
     ends = [width + length for length in work.lengths]
-    settings = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0} | options
     peer.generation_config.eos_token_id = None
     with torch.inference_mode():
         ids_BS = peer.generate(
@@ -89,9 +88,12 @@ def generate(peer, work: Work, **options) -> torch.Tensor:
             max_new_tokens=work.steps,
             pad_token_id=0,
             stopping_criteria=stop_at(ends, peer.device),
-            **settings,
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            top_p=top_p,
         )
-    return ids_BS[:, width:]
+    assert ids_BS.shape[1] == max(ends)
 
 
 def sample(sampler: Sampler, work: Work, **settings: float) -> list[Completion]:
@@ -101,21 +103,9 @@ def sample(sampler: Sampler, work: Work, **settings: float) -> list[Completion]:
     return list(chain(*sampler.sample(work.prompts, work.group, params, seeds, limits=work.lengths)))
 
 
-@contextmanager
-def busy_process() -> Iterator[None]:
-    """Keep a core busy meanwhile."""
-    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
-
-
 def speed(path: Path, work: Work, name: str, results: Results) -> None:
     """Time generation."""
     options = results.options
-    build = models.build_of(options)
     model = models.ours(path, models.build_of(options, options.rank))
     sampler = Sampler(model, (), max_slots=len(work.lengths))  # made once, as in a run: on a GPU it prepares graphs
 
@@ -123,51 +113,34 @@ def speed(path: Path, work: Work, name: str, results: Results) -> None:
         completions = sample(sampler, work, top_p=options.top_p)
         assert [len(completion.ids) for completion in completions] == work.lengths
 
-    def run_peer() -> None:
-        ids_BS = generate(peer, work, top_p=options.top_p)
-        assert ids_BS.shape[1] == work.steps
-
-    sides = {"ours": run_ours}
+    sides: dict[str, Side] = {"ours": run_ours}
     if options.peer == "hf":
-        peer = peers.transformers_model(path, build)
-        sides["hf"] = run_peer
-    elif options.peer != "none":
-        engine = engine_of(options.peer, path, work)
-
-        def run_engine() -> None:
-            assert [tokens for _, tokens in engine.generate(work)] == work.lengths
-
-        sides[options.peer] = run_engine
+        peer = peers.transformers_model(path, models.build_of(options))
+        sides["hf"] = partial(generate, peer, work, options.top_p)
+    elif options.peer == "ctranslate2":
+        sides["ctranslate2"] = partial(peers.CTranslate2(path).generate, work)
     floor = ceilings.generation_floor(model, work, results.peak)
     target = TARGETS.get(options.peer, (None, None))[work.group > 1]
     results.compare(name, sides, sum(work.lengths), floor, target=target)
 
 
-def engine_of(peer: str, path: Path, work: Work) -> engines.CTranslate2 | engines.LlamaCpp:
-    """Load a checkpoint into one of the engines."""
-    return engines.CTranslate2(path) if peer == "ctranslate2" else engines.LlamaCpp(path, len(work.lengths))
-
-
-def same_texts(path: Path, options) -> float:
-    """Return the share of greedy texts that are those of the engine."""
-    from transformers import AutoTokenizer
-
-    model = models.ours(path, models.build_of(options, dtype="float32"))
-    work = Work(random_rows([5, 7, 9, 11], model.config.vocab_size), group=1, lengths=[9, 11, 13, 15])
-    texts = engine_of(options.peer, path, work).generate(work, greedy=True)
-    tokenizer = AutoTokenizer.from_pretrained(path)
-    mine = [tokenizer.decode(completion.ids) for completion in sample(Sampler(model, ()), work, top_k=1)]
-    return sum(text == own for (text, _), own in zip(texts, mine, strict=True)) / len(mine)
-
-
-def agreement(path: Path, options) -> float:
-    """Return the largest difference of log-probs of drawn tokens, in float32."""
+def agreement(path: Path, options) -> dict[str, float]:
+    """Compare both sides in float32: log-probs of drawn tokens with transformers', greedy texts with CTranslate2's."""
     build = models.build_of(options, dtype="float32")
-    model, peer = models.ours(path, build), peers.transformers_model(path, build)
+    model = models.ours(path, build)
     prompts = random_rows([5, 7, 9, 11, 13, 15, 17, 20], model.config.vocab_size)
     work = Work(prompts, group=1, lengths=[9, 11, 13, 15, 17, 19, 21, 23])
-    completions = sample(Sampler(model, (), max_slots=8), work)
-    return float(peers.logprob_errors(peer, zip(prompts, completions, strict=True)).max())
+    sampler = Sampler(model, (), max_slots=8)
+    if options.peer == "hf":
+        pairs = zip(prompts, sample(sampler, work), strict=True)
+        errors_C = peers.logprob_errors(peers.transformers_model(path, build), pairs)
+        return {"logp_difference_max": float(errors_C.max())}
+    from transformers import AutoTokenizer
+
+    texts = peers.CTranslate2(path).generate(work, greedy=True)
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    mine = [tokenizer.decode(completion.ids) for completion in sample(sampler, work, top_k=1)]
+    return {"share of the same greedy texts": statistics.mean(map(operator.eq, texts, mine))}
 
 
 def repeated(draw: Side, capture: CudaCapture | None = None) -> Side:
@@ -212,32 +185,22 @@ def main(argv: list[str] | None = None) -> dict:
     needs = {
         "hf": ("transformers",),
         "ctranslate2": ("ctranslate2", "transformers"),
-        "llama.cpp": ("xllamacpp", "gguf", "transformers"),
         "none": (),
     }
     options = parse("sampler", __doc__, argv, SIZES, needs, choices={"models": models.SHAPES})
     results = Results("sampler", options, ceilings.peaks)
-    nucleus = f", top_p {options.top_p:g}" if options.top_p < 1 else ""
-    adapter = f", adapter of rank {options.rank}" if options.rank else ""
-    beside = ", beside a busy process" if options.busy else ""
-    peer = f", with {options.peer}" if options.peer in ("ctranslate2", "llama.cpp") else ""
+    about = f", top_p {options.top_p:g}" if options.top_p < 1 else ""
+    about += f", adapter of rank {options.rank}" if options.rank else ""
+    about += ", with ctranslate2" if options.peer == "ctranslate2" else ""
     for name in options.models:
         vocab = models.SHAPES[name]["vocab_size"]
         with models.temporary_model(name, options) as path:
             for batch in options.batches:
                 for kind, make in KINDS.items():
                     work = make(batch, options.tokens, vocab)
-                    with busy_process() if options.busy else nullcontext():
-                        speed(
-                            path,
-                            work,
-                            f"{name}, {kind} lengths, batch {batch}{nucleus}{adapter}{beside}{peer}",
-                            results,
-                        )
-            if options.peer == "hf":
-                results.check({f"{name} logp_difference_max": agreement(path, options)})
-            elif options.peer != "none":
-                results.check({f"{name} share of the same greedy texts": same_texts(path, options)})
+                    speed(path, work, f"{name}, {kind} lengths, batch {batch}{about}", results)
+            if options.peer != "none":
+                results.check({f"{name} {check}": value for check, value in agreement(path, options).items()})
     drawing(results)
     return results.finish()
 

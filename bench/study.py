@@ -17,11 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-import numpy as np
-
 from bench.record import add_save, append, machine, markdown_table, plain_parser
 from grpo.base.errors import UserError, run_main
-from grpo.evaluation.compare import RATES, interval, measure_answers
+from grpo.evaluation.compare import RATES, compare, measure_answers
 from grpo.run.diagnosis.record import Answer, Record, read_record
 
 TOGETHER = 10  # steps in each mean of the curve
@@ -31,26 +29,17 @@ Change = Mapping[str, float]  # before, after, change, and the ends of its inter
 def changes(pairs: Sequence[tuple[Answer, Answer]]) -> dict[str, Change]:
     """Compare the first and the last answer to each question, by each measure that both have."""
     first, last = (measure_answers(map(vars, answers)) for answers in zip(*pairs, strict=True))
-    titles = {(answer.row, answer.question): answer.title or answer.question for answer, _ in pairs}
-    found = {}
-    for name in first:
-        questions = [question for question in first[name] if question in last.get(name, ())]
-        if questions:
-            old = [fmean(first[name][question]) for question in questions]
-            new = [fmean(last[name][question]) for question in questions]
-            found[name] = change(old, new, [titles[question] for question in questions])
-    return found
-
-
-def change(old: Sequence[float], new: Sequence[float], titles: Sequence[str]) -> Change:
-    """Return how the mean over questions changes, with an interval by bootstrap over their titles."""
-    _, places = np.unique(titles, return_inverse=True)
-    sizes = np.bincount(places)
-    sums = np.bincount(places, np.subtract(new, old))
-    low, high = interval(lambda chosen: sums[chosen].sum() / sizes[chosen].sum(), len(sizes))
-    before = fmean(old)
-    after = fmean(new)
-    return {"before": before, "after": after, "change": after - before, "low": low, "high": high}
+    titles = {(answer.row, answer.question): answer.title for answer, _ in pairs if answer.title}
+    return {
+        name: {
+            "before": found.a,
+            "after": found.b,
+            "change": found.difference,
+            "low": found.low,
+            "high": found.high,
+        }
+        for name, found in compare(first, last, lambda question: titles.get(question, question)).measures.items()
+    }
 
 
 def curve(record: Record) -> list[float]:

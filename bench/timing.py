@@ -85,8 +85,8 @@ def our_seconds(case: Mapping) -> float:
     return case["seconds"]["ours"]["median"]
 
 
-def profile(run: Side, device: str) -> list[dict]:
-    """Print and return the operations that take longest, on the GPU if there is one."""
+def profile(run: Side, device: str) -> str:
+    """Print and return a table of the operations that take longest, on the GPU if there is one."""
     from torch import profiler
 
     activity = profiler.ProfilerActivity.CPU
@@ -97,12 +97,6 @@ def profile(run: Side, device: str) -> list[dict]:
     with profiler.profile(activities=[activity]) as recorded:
         run()
         now(device)
-    events = sorted(recorded.key_averages(), key=lambda event: -getattr(event, attribute))
-    total = sum(getattr(event, attribute) for event in events)
-    operations = []
-    for event in events[:NUM_PROFILED]:
-        spent = getattr(event, attribute)
-        share = spent / total
-        operations.append({"name": event.key[:120], "calls": event.count, "share": share, "seconds": spent / 1e6})
-        print(f"    {share:6.1%}  {event.count:6} calls  {event.key[:90]}", flush=True)
+    operations = recorded.key_averages().table(sort_by=attribute, row_limit=NUM_PROFILED)
+    print(operations, flush=True)
     return operations

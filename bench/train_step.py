@@ -28,7 +28,7 @@ from grpo.algorithm.interfaces import Settings
 from grpo.algorithm.loss import policy_loss
 from grpo.algorithm.loss_weights import set_loss_weights
 from grpo.algorithm.meter import TokenMeter
-from grpo.algorithm.schema import Completion, Group, PackedBatch, Prompt
+from grpo.algorithm.schema import Completion, Group, PackedBatch, Prompt, completions_of
 from grpo.algorithm.step import Grpo
 from grpo.engine.model.adapter import save_adapter, trained_adapter
 from grpo.engine.model.decoder import Decoder
@@ -68,21 +68,16 @@ class Padded:
         self.model = model
         self.settings = settings
         device = model.device
-        prompts = []
-        completions = []
-        advantages = []
-        for group in groups:
-            prompts += [group.prompt.ids] * len(group.completions)
-            completions += [completion.ids for completion in group.completions]
-            advantages += [completion.advantage for completion in group.completions]
+        completions = list(completions_of(groups))
+        prompts = [group.prompt.ids for group in groups for _ in group.completions]
         prompt_NS, prompt_mask_NS = padded(prompts, "left", device)
-        completion_NS, completion_mask_NS = padded(completions, "right", device)
+        completion_NS, completion_mask_NS = padded([one.ids for one in completions], "right", device)
         self.ids_NS = torch.cat([prompt_NS, completion_NS], 1)
         self.mask_NS = torch.cat([prompt_mask_NS, completion_mask_NS], 1)
         self.is_scored_NS = completion_mask_NS.bool()
         self.width = completion_NS.shape[1]  # the last positions, which hold the completions
         rows_C, _ = self.is_scored_NS.nonzero(as_tuple=True)
-        advantage_C = torch.tensor(advantages, device=device)[rows_C]
+        advantage_C = torch.tensor([one.advantage for one in completions], device=device)[rows_C]
         weight_C = torch.full_like(advantage_C, 1 / len(rows_C))
         self.batch = SimpleNamespace(completion_C=rows_C, advantage_C=advantage_C, weight_C=weight_C, old_logp_C=None)
 

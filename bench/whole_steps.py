@@ -205,15 +205,26 @@ def profile_training(name: str, ours: Ours, results: Results) -> None:
 
 def run_turns(trainer, ours: Ours) -> dict[str, list[float]]:
     """Make TRL's steps, each followed by one of ours; return the seconds of both, without the warm-up."""
+    from transformers import TrainerCallback
+
     first = len(ours.seconds)
-    seconds = peers.trl_seconds(trainer, ours.device, after_step=ours.step)
+    seconds: list[float] = []
+
+    class Clock(TrainerCallback):
+        def on_step_begin(self, *_, **__) -> None:
+            self.start = timing.now(ours.device)
+
+        def on_step_end(self, *_, **__) -> None:
+            seconds.append(timing.now(ours.device) - self.start)
+            ours.step()
+
+    trainer.add_callback(Clock())
+    trainer.train()
     return {"peer": seconds[1:], "ours": ours.seconds[first + 1 :]}
 
 
 def measure_trl(title: str, path: Path, shape: StepShape, ours: Ours, results: Results) -> None:
     """Record the case of one shape beside TRL. Ratios pair each of TRL's steps with ours right after it."""
-    from transformers import AutoTokenizer
-
     options = results.options
     variants = {"trl, bfloat16 weights": False, "trl, autocast": True}
     if options.dtype == "float32":
@@ -222,10 +233,14 @@ def measure_trl(title: str, path: Path, shape: StepShape, ours: Ours, results: R
     config = replace(ours.trainer.config, max_steps=options.repeats + 1)
     rows = [{"prompt": prompt.text} for prompt in ours.trainer.rollout.prompts]
     for name, autocast in variants.items():
-        model = peers.transformers_model(path, models.build_of(options))
-        quiet = {"output_dir": str(path.parent / "trl"), "logging_strategy": "no"}
-        tokenizer = AutoTokenizer.from_pretrained(path)
-        peer = peers.trl_trainer(model, tokenizer, rows, steps.letters, config, bf16=autocast, **quiet)
+        peer = peers.trl_trainer(
+            path,
+            models.build_of(options),
+            rows,
+            steps.letters,
+            config,
+            autocast,
+        )
         # The adapter of TRL's model is still zero, as ours was.
         pairs = [(group.prompt.ids, completion) for group in ours.groups[0] for completion in group.completions]
         errors_C = peers.logprob_errors(peer.model, pairs)

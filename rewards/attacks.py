@@ -95,13 +95,14 @@ def _listed(target: Target) -> list[str]:
 def _misspelt(target: Target) -> list[str]:
     """Write one and two other letters, and the same letters and words in another order."""
     truth = target.truth
+    other_words = " ".join(reversed(truth.split()))
     return _others(
         target,
         f"{truth[:-1]}x",
         f"{truth[0]}zx{truth[3:]}",
         truth[::-1],
         "".join(sorted(truth)),
-        " ".join(reversed(truth.split())),
+        other_words,
     )
 
 
@@ -126,11 +127,8 @@ def _others(target: Target, *answers: str) -> list[str]:
 
 def _elsewhere(target: Target) -> list[str]:
     """Write the truth into the thoughts, also with its marks, before a wrong answer and before none."""
-    texts = []
-    for said in (target.truth, target.mark(target.truth)):
-        thought = f"At first sight {said} may seem right."
-        texts += [target.write(target.wrong, thought), target.write("", thought)]
-    return texts
+    thoughts = [f"At first sight {said} may seem right." for said in (target.truth, target.mark(target.truth))]
+    return [target.write(answer, thought) for thought in thoughts for answer in (target.wrong, "")]
 
 
 def _short_and_long(target: Target) -> list[str]:

@@ -12,7 +12,7 @@ import math
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from concurrent.futures import CancelledError, Future
 from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
@@ -115,6 +115,11 @@ class OwnCall:
     seconds: float = 0.0
     extra: dict[str, list[Detail]] = field(default_factory=dict)
     metrics: dict[str, list[float]] = field(default_factory=dict)
+
+    def make(self) -> object:
+        """Return what the function returns: a list, or what can be awaited."""
+        values = self.function(**self.arguments())
+        return values if inspect.isawaitable(values) else _listed(values)
 
     def arguments(self) -> Json:
         """Return what TRL passes to a function for the completions of a prompt: copies, which it may change.
@@ -221,26 +226,27 @@ class OwnCalls:
 
     def start(self, rewards: Iterable[Reward], group: Group, state: TrainerState) -> list[OwnCall]:
         """Return the calls of rewards on a complete group. Each `async def` begins; plain functions wait for `make`."""
-        calls = []
-        for reward in rewards:
-            if reward.function is not None:
-                call = OwnCall(reward.name, reward.function, reward.timeout_s, group, state)
-                calls.append(call)
-                if is_async(reward.function):
-                    self.make(call)
+        calls = [
+            OwnCall(reward.name, reward.function, reward.timeout_s, group, state)
+            for reward in rewards
+            if reward.function is not None
+        ]
+        for call in calls:
+            if is_async(call.function):
+                self.make(call)
         return calls
 
     def make(self, call: OwnCall) -> None:
-        """Call a function on this thread. If what it returns can be awaited, that goes on, on the event loop."""
+        """Call a function: an `async def` on the event loop, any other one on this thread.
+
+        If what the latter returns can be awaited, that goes on, on the event loop.
+        """
         call.began = time.monotonic()
-
-        def work() -> object:
-            values = call.function(**call.arguments())
-            return values if inspect.isawaitable(values) else _listed(values)
-
-        seconds = None if is_async(call.function) else call.timeout_s  # it only begins
+        if is_async(call.function):
+            call.future = self.loop.run(_await(call, call.make))
+            return
         try:
-            values = in_time(seconds, partial(alone, work), partial(self._say_late, call))
+            values = in_time(call.timeout_s, partial(alone, call.make), partial(self._say_late, call))
         except TimeOver:
             call.future.cancel()
         except (UserError, KeyboardInterrupt):
@@ -249,7 +255,7 @@ class OwnCalls:
             raise failure_of(call.name, error) from error
         else:
             if inspect.isawaitable(values):
-                call.future = self.loop.run(_await(call, values))
+                call.future = self.loop.run(_await(call, lambda: values))
             else:
                 call.future.set_result(values)
         finally:
@@ -277,9 +283,9 @@ class OwnCalls:
             self.logged[metric] += numbers
         return scores
 
-    def metrics(self, names: Iterable[str]) -> dict[str, float]:
-        """Return the seconds of these functions, and the means of what was logged, since the last call."""
-        metrics = {f"rewards/{name}/time": self.seconds[name] for name in names}
+    def metrics(self) -> dict[str, float]:
+        """Return the seconds of the functions, and the means of what was logged, since the last call."""
+        metrics = {f"rewards/{name}/time": seconds for name, seconds in self.seconds.items()}
         metrics |= {name: statistics.fmean(numbers) for name, numbers in self.logged.items()}
         self.logged.clear()
         self.seconds.clear()
@@ -294,10 +300,10 @@ class OwnCalls:
             )
 
 
-async def _await(call: OwnCall, work: Awaitable[object]) -> object:
-    """Wait for what a call has returned, on its event loop."""
+async def _await(call: OwnCall, begin: Callable[[], Any]) -> object:
+    """Begin a call, and wait for it, on its event loop."""
     try:
-        return _listed(await work)
+        return _listed(await begin())
     except BaseException as error:
         task = asyncio.current_task()
         if task and task.cancelling():  # its time is over; or the run ends, or the event loop

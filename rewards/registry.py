@@ -1,13 +1,12 @@
 """Turn names into rewards. A reward grades one completion, or is a user's function with TRL's signature for a group."""
 
 import importlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from grpo.algorithm.schema import Score
 from grpo.base.errors import UserError
 from rewards.prompts import BLOCKS, BLOCKS_AND_CONFIDENCE
 
@@ -20,8 +19,8 @@ Options = Mapping[str, Any]  # the keys of the configuration
 Columns = Mapping[str, Any]  # the columns of a row, and its prompt
 Rows = Sequence[Columns]  # of the data set
 Say = Callable[[str], None]  # shows a message
-UserFunction = Callable[..., Iterable[float | None] | Awaitable[Iterable[float | None]]]
-Grade = Callable[[str, Columns], Score | Awaitable[Score]]
+UserFunction = Callable[..., Any]  # returns a number or None for each completion, or what can be awaited for that
+Grade = Callable[[str, Columns], Any]  # returns a Score, or what can be awaited for it
 Counts = dict[str, tuple[float, float]]  # a number, and what it is divided by; 0: by nothing. Both add up
 
 

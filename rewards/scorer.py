@@ -10,19 +10,19 @@ Of several processes that hold one model together, the first one asks the reward
 import inspect
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from grpo.algorithm.schema import CheckedFact, Completion, Group, Score, TrainerState, own_words
+from grpo.algorithm.schema import Completion, Group, Score, TrainerState, own_words
 from grpo.base.errors import PREFLIGHT, UserError, check_all
 from grpo.base.event_loop import EventLoop, wait_for
 from grpo.base.storage import Json
 from grpo.engine.device.peers import Peers
 from rewards.own_words import CALLS, ENVIRONMENT, MAX_NUMBER
-from rewards.registry import Columns, Counts, Grade, Reward, Rows, Say
+from rewards.registry import Counts, Grade, Reward, Rows, Say
 
 if TYPE_CHECKING:
     from rewards.own import OwnCall, OwnCalls
@@ -105,7 +105,8 @@ class Scorer:
         for group, scores_of_each in zip(waiting, graded, strict=True):
             for completion, scores in zip(group.completions, scores_of_each, strict=True):
                 completion.scores = scores
-                completion.facts = self._facts(scores)
+                checking = [scores[reward.name].facts for reward in self.rewards if reward.checks_every_answer]
+                completion.facts = checking[0] if checking else []
                 if completion.environment:
                     completion.environment.close()
                     completion.environment = None
@@ -115,11 +116,6 @@ class Scorer:
             for completion in group.completions:
                 completion.reward = combine(completion.scores, group.weights)
             del self.under_way[group]
-
-    def _facts(self, scores: Mapping[str, Score]) -> list[CheckedFact]:
-        """Return the facts that the first reward has found which checks every answer; [] if none does."""
-        checking = [reward.name for reward in self.rewards if reward.checks_every_answer]
-        return scores[checking[0]].facts if checking else []
 
     def grade(self, groups: Sequence[Group]) -> None:
         """Grade finished groups, as evaluation does."""
@@ -161,9 +157,8 @@ class Scorer:
             self.own.loop.close()
 
     def _metrics(self) -> dict[str, float]:
-        of_functions = [reward.name for reward in self.rewards if reward.function is not None]
-        of_own = self.own.metrics(of_functions) if self.own else {}
-        return of_own | together(resource.counts() for resource in self.resources)
+        counted = together(resource.counts() for resource in self.resources)
+        return self.own.metrics() | counted if self.own else counted
 
     def _grading_of(self, group: Group) -> Grading:
         return self.under_way.setdefault(group, Grading([None] * len(group.completions)))
@@ -171,7 +166,7 @@ class Scorer:
     def _start(self, grade: Grade, text: str, row: Json) -> "Future[Score]":
         if inspect.iscoroutinefunction(grade):
             return self.loop.run(grade(text, row))
-        return self.pool.submit(cast(Callable[[str, Columns], Score], grade), text, row)
+        return self.pool.submit(grade, text, row)
 
     def _grade(self, groups: Sequence[Group]) -> list[list[dict[str, Score]]]:
         """Call users' plain functions on all groups, one after the other; then wait for all grades of each group."""

@@ -18,12 +18,15 @@ import torch
 from commands import python
 from safetensors.torch import load_file
 
+from grpo.algorithm.logprobs import batch_logprobs
+from grpo.algorithm.packing import pack_batch
 from grpo.algorithm.schema import POLICY, Completion, Group, Layout, PackedBatch, Prompt, Subgroup
 from grpo.base.errors import UserError
 from grpo.config.load import load_config
 from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.device.peers import Peers
 from grpo.engine.device.quantised import FORMATS
+from grpo.engine.model.adapter import save_adapter, trained_adapter
 from grpo.engine.model.build import Build, LoraSpec
 from grpo.engine.model.weights import load_decoder
 from grpo.engine.parallel import shard
@@ -175,6 +178,15 @@ def randomise_adapter(model, seed=0, spread=0.1):
     model.refresh()
 
 
+def write_adapter(folder, checkpoint):
+    """A random adapter of a checkpoint, with its tokenizer."""
+    from transformers import AutoTokenizer
+
+    save_adapter(trained_adapter(load(checkpoint, rank=4), None, str(checkpoint)), folder, lora_alpha=8)
+    AutoTokenizer.from_pretrained(checkpoint).save_pretrained(folder)
+    return folder
+
+
 def make_completion(ids, finish_reason="stop", **fields):
     """A completion whose tokens all had the log-prob -0.5, of a distribution that was not cut off."""
     return Completion(list(ids), [-0.5] * len(ids), [float("-inf")] * len(ids), finish_reason, **fields)
@@ -239,6 +251,45 @@ def visible_in(layout):
             owners += [(number, completion)] * length
     seen = [[group == g and own in (None, c) for group, own in owners] for g, c in owners]
     return torch.tensor(seen).tril()
+
+
+GROUPS = [  # to be scored
+    make_group((5, 9, 6, 11), [7, 3, 2], [8, 8, 4, 4, 1, 2, 17, 18, 19, 20], [9], loss_weight=[0.125, 0.25, 0.375]),
+    make_group((15, 19, 1, 2, 3, 4, 5, 6), [17, 2], [30, 31, 32], loss_weight=[0.5, 0.25]),
+]
+
+
+def scored(model, groups=GROUPS, temperature=1.0):
+    """Our log-probs of all tokens of the completions, and the weights of these; their product is differentiated."""
+    for group in groups:
+        fill(group, advantage=[0.0] * len(group.completions))
+    batch = pack_batch(whole(*groups))
+    logp, _ = batch_logprobs(model, batch, temperature=temperature)
+    (logp * batch.weight_C).sum().backward()
+    return logp.detach(), batch.weight_C
+
+
+def scored_by_rows(model, weights, temperature=1.0):
+    """The same of GROUPS by a model of transformers, one row for each completion."""
+    rows = []
+    for prompt, ids in ((group.prompt.ids, one.ids) for group in GROUPS for one in group.completions):
+        logits = model(torch.tensor([[*prompt, *ids]]), use_cache=False).logits[0, len(prompt) - 1 : -1]
+        rows.append((logits / temperature).log_softmax(-1)[range(len(ids)), ids])
+    logp = torch.cat(rows)
+    (logp * weights).sum().backward()
+    return logp.detach()
+
+
+def error_of_gradients(ours, theirs):
+    """The largest difference of an adapter's gradient from that of PEFT's; each of theirs is one of ours."""
+    gradients, errors = {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}, []
+    for module, (linear, part) in ours.projections().items():
+        if part in linear.rank_slices:
+            for half, grad in (("A", linear.A.master.grad[linear.rank_slices[part]]), ("B", linear.B[part].grad)):
+                (name,) = (name for name in gradients if f"{module}.lora_{half}" in name)
+                errors.append((grad - gradients.pop(name)).abs().max())
+    assert not gradients
+    return torch.stack(errors).max()
 
 
 def loss_batch(weights, advantages, old, ref=None, sampler=None, rows=None):

@@ -20,7 +20,6 @@ from grpo.report import plot
 RUNS = {  # a benchmark and its options -> a package that it needs
     "sampler --peer hf": "transformers",
     "sampler --peer ctranslate2 --dtype float32": "ctranslate2",
-    "sampler --peer llama.cpp --dtype float32": "xllamacpp",
     "sampler --peer none": "torch",
     "logprob --peer torch": "torch",
     "logprob --peer none": "torch",
@@ -127,8 +126,13 @@ def test_every_benchmark_is_tested():
     assert {path.stem for path in files} == {run.split()[0] for run in RUNS}
 
 
-def test_rows_of_several_benchmarks_go_to_one_file_and_the_report_replaces_the_table(capfd, tmp_path):
-    """A row for each case and each check."""
+@pytest.mark.parametrize("has_units", [False, True])
+def test_rows_of_several_benchmarks_go_to_one_file_and_the_report_replaces_the_table(
+    capfd, tmp_path, monkeypatch, has_units
+):
+    """A row for each case and each check. Targets are those of machines with units for bfloat16."""
+    found = {"float32_tflops": 1.0, "bfloat16_tflops": 0.5 + has_units, "copy_gb_per_s": 1.0}
+    monkeypatch.setattr(ceilings, "peaks", lambda options: found)
     file, readme = tmp_path / "elsewhere" / "rows.jsonl", tmp_path / "README.md"
     for name in ("decode", "logprob"):
         measure(f"{name} --save {file}")
@@ -146,7 +150,8 @@ def test_rows_of_several_benchmarks_go_to_one_file_and_the_report_replaces_the_t
     assert re.match(r"(?s)before\n.*\nafter\n$", text) and "old" not in text
     assert text.count("| logprob, cpu, ") == 2
     targets = [line.split(" | ")[7] for line in text.splitlines() if line.startswith(("| decode", "| logprob"))]
-    assert sorted(targets) == ["1.3 ×", "2 ×", "70 %", "70 %", "80 %"], "of the peer's speed, and of the ceiling"
+    wanted = ["1.3 ×", "2 ×", "70 %", "70 %", "80 %"] if has_units else [""] * 5
+    assert sorted(targets) == wanted, "of the peer's speed, and of the ceiling"
 
 
 def stored_row(commit, cases, bench="sampler", **options):

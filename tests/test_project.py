@@ -286,10 +286,10 @@ BUDGETS = {
     "grpo/replay": 4_500,
     "grpo/tools": 8_000,
     "knowledge": 11_500,
-    "rewards": 24_750,
+    "rewards": 24_500,
     "rewards/mathematics": 17_250,
-    "bench": 15_750,
-    "tests": 226_750,
+    "bench": 14_500,
+    "tests": 222_750,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER}
 

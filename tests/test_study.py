@@ -5,7 +5,7 @@ import json
 import pytest
 from making import read_lines, refused, write_rows
 
-from bench.study import change, main, study
+from bench.study import main, study
 
 
 def answer(row, title, outcome, reward, supported):
@@ -41,16 +41,9 @@ def test_what_a_run_has_changed_is_read_from_its_files(tmp_path):
     assert found.keys() == wanted.keys()
     for name, numbers in wanted.items():
         assert found[name] == pytest.approx([number / 3 for number in numbers])
-
-
-def test_questions_about_one_title_are_drawn_together():
-    old, new = [0.0] * 40, [0.0, 1.0] * 20
-    titles = list(map(str, range(40))), ["a", "b"] * 20, ["a"] * 40
-    alone, together, paired = (change(old, new, of_questions) for of_questions in titles)
-    assert alone["change"] == together["change"] == paired["change"] == 0.5
-    assert 0.2 < alone["low"] < 0.5 < alone["high"] < 0.8
-    assert (together["low"], together["high"]) == (0, 1), "one of two titles changed"
-    assert (paired["low"], paired["high"]) == (0.5, 0.5)
+    assert [row["measures"]["accuracy"][end] for end in ("low", "high")] == [0, 0.5], (
+        "those about one title are drawn together"
+    )
 
 
 def test_runs_are_shown_saved_and_averaged(tmp_path, capsys):

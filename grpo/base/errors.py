@@ -13,6 +13,7 @@ import re
 import shlex
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -31,6 +32,7 @@ _OUT_OF_MEMORY = re.compile(  # the words of torch, CUDA, cuBLAS, cuDNN, NCCL, o
     re.IGNORECASE,
 )
 Kinds = type[BaseException] | tuple[type[BaseException], ...]
+OF_USERS = ("tool", "tools", "own rewards")  # threads that may be in a user's function for ever
 NO_STREAM = (OSError, ValueError, AttributeError)  # of a stream that is full, closed, or not there
 MIN_SECRET = 6  # characters; a shorter value is a placeholder, and perhaps an ordinary word
 _SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASS|PASSWORD|PASSWD|PASSPHRASE)S?\d*($|_)")
@@ -276,9 +278,10 @@ def run_main(main: Callable[[list[str]], int | None]) -> None:
             sys.stdout = open(os.devnull, "w")
         if code > 128:  # a signal: do not wait for threads, since a user's reward may hang in one
             exit_now(code)
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        # Everything is closed. Python's own end would let a thread of gloo that still holds a tensor abort the process
-        # (github.com/pytorch/pytorch/pull/179291), and torchrun would take the run for failed.
+    is_alone = os.environ.get("WORLD_SIZE", "1") == "1"
+    if not is_alone or any(thread.name in OF_USERS for thread in threading.enumerate()):
+        # Everything is closed. Python's own end would let a thread that is still in torch abort the process: gloo's
+        # (github.com/pytorch/pytorch/pull/179291), or that of a tool that was given up.
         exit_now(code)
     sys.exit(code)
 

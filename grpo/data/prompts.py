@@ -172,8 +172,8 @@ class ChatEncoder:
         self.forbidden = {index for index, token in added.items() if token.special or token.content in markup}
         self.forbidden.discard(self.tokenizer.unk_token_id)  # any text may hold characters unknown to the tokenizer
         # DeepSeek-R1's <｜User｜> is not flagged as special. If cut after its first character, it is not recognised.
-        cuts = [f"(?<={re.escape(text[0])})(?={re.escape(text[1:])})" for text in markup if text[1:]]
-        self.cuts = re.compile("|".join(cuts) or "(?!)")
+        splits = [f"(?<={re.escape(text[0])})(?={re.escape(text[1:])})" for text in markup if text[1:]]
+        self.splits = re.compile("|".join(splits) or "(?!)")
         # Some text spells such a token only after it is normalised. Where that is possible, examine every text.
         can_hide = any(token.normalized for token in added.values())
         self.suspicious = re.compile("" if can_hide else "|".join(map(re.escape, texts)))
@@ -299,7 +299,7 @@ class ChatEncoder:
 
     def spelled(self, text: str) -> list[int]:
         """Return the tokens of a text that may spell special tokens. Some tokenizers make these all the same."""
-        pieces = self.cuts.split(text)
+        pieces = self.splits.split(text)
         encode = partial(self.tokenizer.encode, add_special_tokens=False, split_special_tokens=True)
         return [token for piece in pieces for token in encode(piece)]
 

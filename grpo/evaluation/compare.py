@@ -10,6 +10,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from statistics import fmean
 
@@ -51,8 +52,11 @@ class Comparison:
     measures: dict[str, Difference]
 
 
-def compare(a: Measured, b: Measured) -> Comparison:
-    """Compare two models by each measure. UserError (exit 3) if there is no question that both have answered."""
+def compare(a: Measured, b: Measured, subject_of: Callable[..., object] = tuple) -> Comparison:
+    """Compare two models by each measure. UserError (exit 3) if there is no question that both have answered.
+
+    subject_of: questions about one subject are resampled together, since they are not independent.
+    """
     shared = {name: [question for question in a[name] if question in b.get(name, ())] for name in a}
     of_a = set().union(*a.values())
     of_b = set().union(*b.values())
@@ -65,22 +69,30 @@ def compare(a: Measured, b: Measured) -> Comparison:
             PREFLIGHT,
         )
     measures = {
-        name: difference([a[name][question] for question in questions], [b[name][question] for question in questions])
+        name: difference(
+            [a[name][question] for question in questions],
+            [b[name][question] for question in questions],
+            map(subject_of, questions),
+        )
         for name, questions in shared.items()
         if questions
     }
     return Comparison(number, len(of_a | of_b) - number, measures)
 
 
-def difference(a: Iterable[list[float]], b: Iterable[list[float]]) -> Difference:
-    """Compare a measure of two models. a, b: the values of the answers to each question."""
+def difference(a: Iterable[list[float]], b: Iterable[list[float]], subjects: Iterable[object]) -> Difference:
+    """Compare a measure of two models. a, b: the values of the answers to each question. subjects: of the questions."""
     of_a = list(map(fmean, a))
     of_b = list(map(fmean, b))
     changes = np.subtract(of_b, of_a)
     mean_a = fmean(of_a)
     mean_b = fmean(of_b)
-    low, high = interval(lambda chosen: changes[chosen].mean(), len(changes))
-    return Difference(mean_a, mean_b, mean_b - mean_a, low, high, exchange_test(changes))
+    numbers: dict[object, int] = defaultdict(count().__next__)
+    places = [numbers[subject] for subject in subjects]
+    sizes = np.bincount(places)
+    sums = np.bincount(places, changes)
+    ends = interval(lambda chosen: sums[chosen].sum() / sizes[chosen].sum(), len(sizes))
+    return Difference(mean_a, mean_b, mean_b - mean_a, *ends, exchange_test(changes))
 
 
 def exchange_test(changes: np.ndarray) -> float:

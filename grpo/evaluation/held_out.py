@@ -124,9 +124,9 @@ class Best:
         self.name = name
         self.run = run
         self.value = before.get(name)
-        kept = read_mapping(run.path / "best" / BEST_FILE) if step else {}  # {} if it is damaged
-        if kept and kept["metric"] == name and kept["step"] <= step:
-            self.value = kept["value"]
+        best = read_mapping(run.path / "best" / BEST_FILE) if step else {}  # {} if it is damaged
+        if best and best["metric"] == name and best["step"] <= step:
+            self.value = best["value"]
 
     def offer(self, step: int, metrics: Metrics, save: Callable[[str, Mapping[str, Json]], None]) -> None:
         """`save` the policy if `metrics`, of its evaluation at this step, are the best so far."""

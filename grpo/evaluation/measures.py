@@ -55,7 +55,7 @@ def summary(groups: Sequence[Group]) -> dict[str, float | None]:
     max_completion_length.
     """
     completions = completions_of(groups)
-    outcomes = [_known_outcomes(group) for group in groups]
+    outcomes = [[one.outcome for one in group.completions if one.outcome is not None] for group in groups]
     known = [of_group for of_group in outcomes if of_group]
     rewards = [completion.reward for completion in completions if completion.reward is not None]
     num_scored = sum(map(len, known)) if known else len(rewards)
@@ -94,11 +94,6 @@ def note_on_unscored(measured: Summary) -> str:
         return "no reward could tell right from wrong, so there is no accuracy"
     share = measured["unscored_frac"]
     return f"{share:.1%} of the answers could not be scored and count nowhere" if share else ""
-
-
-def _known_outcomes(group: Group) -> list[Outcome]:
-    outcomes = [completion.outcome for completion in group.completions]
-    return [outcome for outcome in outcomes if outcome is not None]
 
 
 def _rates(known: Sequence[Sequence[Outcome]]) -> dict[str, float | None]:

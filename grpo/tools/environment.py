@@ -64,10 +64,6 @@ class Environment:
             passed = {name: passed[name] for name in taken if name in passed}
         return made.reset(**deepcopy(passed))
 
-    def call(self, method: str, /, *texts: str, **arguments: Any) -> Any:
-        """Call a method of the object."""
-        return getattr(self.object, method)(*texts, **arguments)
-
     def close(self) -> None:
         """Close the object, if it can be closed, and end its thread. Once that has ended, nothing more is done."""
         if hasattr(self.object, "close"):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from operator import methodcaller
 from typing import Any
 
 from grpo.algorithm.schema import NO_CUT, Call, Completion, Prompt
@@ -64,7 +65,7 @@ class Tools:
         """
         if self.factory is None:
             return prompts
-        self.new_calls()
+        self.forget_calls()
         self._close_environments()
         self.environments = []
         groups = []
@@ -103,11 +104,10 @@ class Tools:
         messages = tuple(turns) if prompt.messages else ()
         return replace(prompt, text=text, ids=tuple(ids), messages=messages)
 
-    def new_calls(self) -> "Tools":
-        """Forget the calls of earlier completions."""
+    def forget_calls(self) -> None:
+        """Wait no longer for calls of earlier completions."""
         self.workers.forget()
         self.paused = {}
-        return self
 
     def has_failed(self, number: int) -> bool:
         """Return whether the environment of a completion could not begin."""
@@ -162,13 +162,15 @@ class Tools:
         paused = self.paused[number]
         request = paused.requests[len(paused.results)]
         texts = [request.error or request.query] if request.arguments is None else []
+        arguments = request.arguments or {}
         function = str if request.error else self.functions.get(request.tool)
-        line = None
         if function is None:
             environment = paused.completion.environment
-            function, line = partial(environment.call, request.tool), environment.line
-        call = partial(function, *texts, **(request.arguments or {}))
-        self.workers.add(Job(number, call, line, may_end=request.tool == STEP))
+            call = partial(methodcaller(request.tool, *texts, **arguments), environment.object)
+            job = Job(number, call, environment.line, may_end=request.tool == STEP)
+        else:
+            job = Job(number, partial(function, *texts, **arguments))
+        self.workers.add(job)
 
     def _add(self, paused: Paused, failure: str) -> None:
         """Add the results of calls to their completion, or end this because the last of them has none."""

@@ -24,7 +24,7 @@ from grpo.base.event_loop import EventLoop
 from rewards.own import alone, is_async
 from rewards.own_names import describe_failure, without_secrets
 
-Function = Callable[..., str | Awaitable[str]]
+Function = Callable[..., Any]  # returns a text, or what can be awaited for it
 Reply = tuple[str | None, str]  # the result, and why there is none
 MAX_RUNNING, MAX_HUNG = 16, 32  # calls
 ADDRESS = re.compile("at 0x[0-9a-f]+>")  # in the text of a generator, a function, or an object without a text
@@ -59,6 +59,8 @@ class Line:
         try:
             value = alone(work)
             future.set_result(self.runner.run(_result_of(value)) if inspect.isawaitable(value) else value)
+        except StopIteration as error:  # asyncio's futures take none
+            future.set_exception(RuntimeError(describe_failure(error)))
         except BaseException as error:  # no signal arrives on these threads
             future.set_exception(error)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from knowledge.store.database import ReadOnlyDatabase, bad_file, check_file
-from knowledge.store.fulltext import FullTextIndex
+from knowledge.store.fulltext import search_all
 from knowledge.store.passages import Passage, split_stored
 from knowledge.store.rank import rank
 from knowledge.store.tokens import tokens
@@ -84,7 +84,7 @@ class KnowledgeBase:
         except BaseException:
             self._database.close()
             raise
-        self._index = FullTextIndex(self._database, meta["passages"]) if meta else None
+        self._num_passages = meta.get("passages")
         self.has_index = bool(meta)  # KnowRL's and FActScore's files have no full-text index
         self._passages = lru_cache(MAX_CACHED_DOCUMENTS)(self._read_passages)
 
@@ -103,7 +103,9 @@ class KnowledgeBase:
         missing = tuple(part for part in parts if part not in stored)
         if stored:
             return Lookup(title, tuple(part for part in parts if part in stored), "parts", missing)
-        guesses = self._index.search(wanted, 2 * NUM_GUESSES) if guess and self._index else []
+        guesses = []
+        if guess and self.has_index:
+            guesses = search_all(self._database, self._num_passages, wanted, 2 * NUM_GUESSES)
         titles = list(dict.fromkeys(passage.title for passage in guesses))
         return Lookup(title, tuple(titles[:NUM_GUESSES]), "search" if titles else "missing", missing)
 
@@ -122,7 +124,7 @@ class KnowledgeBase:
             raise ValueError(f"k must be at least 1, not {k}")
         if titles is None:
             self.check_search()
-            return self._index.search(query, k)
+            return search_all(self._database, self._num_passages, query, k)
         passages = [pair for title in dict.fromkeys(map(clean, titles)) for pair in self._passages(title)]
         ranked = rank(tokens(query), [counts for _, counts in passages])
         return [replace(passages[place][0], score=score) for score, place in ranked[:k]]
@@ -162,5 +164,6 @@ class KnowledgeBase:
         """Return the passages of a document, without a score, and their tokens; cached as self._passages."""
         documents = self._database.rows(TEXT, title)
         texts = [text for (document,) in documents for text in split_stored(str(document or ""))]
-        found = [Passage(f"{title}#{number}", title, text, 0.0) for number, text in enumerate(texts)]
-        return [(passage, Counter(tokens(passage.text))) for passage in found]
+        return [
+            (Passage(f"{title}#{number}", title, text, 0.0), Counter(tokens(text))) for number, text in enumerate(texts)
+        ]

@@ -113,39 +113,32 @@ class IndexWriter:
         self._rows = []
 
 
-class FullTextIndex:
-    """Search the index of `database`. It has no state."""
+def search_all(database: ReadOnlyDatabase, num_passages: int, query: str, k: int) -> list[Passage]:
+    """Return the k best of all passages, best first, and by title and number where scores are equal.
 
-    def __init__(self, database: ReadOnlyDatabase, num_passages: int):
-        self._database = database
-        self.num_passages = num_passages
-        self.max_rows = min(MAX_ROWS, max(MIN_ROWS, int(num_passages * SHARE_OF_ROWS)))
-
-    def search(self, query: str, k: int) -> list[Passage]:
-        """Return the k best passages, best first, and by title and number where scores are equal.
-
-        The list is empty if no passage holds a token of the query.
-        """
-        wanted = list(dict.fromkeys(tokens(query)))
-        counted = self._database.rows(COUNTS, json.dumps(wanted))  # (token, number of passages with it)
-        rarest_first = sorted(counted, key=lambda item: (item[1], item[0]))
-        if not rarest_first:
-            return []
-        rare = []
-        num_rows = 0
-        for token, number in rarest_first:
-            num_rows += number
-            if num_rows > self.max_rows or len(rare) == MAX_TOKENS:
-                break
-            rare.append(token)
-        last = self.num_passages
-        if not rare:  # common words only: the rarest of them, from the start until it was met about max_rows times
-            token, number = rarest_first[0]
-            rare = [token]
-            last = last * self.max_rows // number
-        # Tokens are letters and digits, and within quotes no operator or column.
-        match = " OR ".join(f'"{token}"' for token in rare)
-        return [
-            Passage(f"{title}#{number}", title, split_stored(document)[number], score)
-            for title, number, document, score in self._database.rows(BEST, match, last, k)
-        ]
+    The list is empty if no passage holds a token of the query.
+    """
+    max_rows = min(MAX_ROWS, max(MIN_ROWS, int(num_passages * SHARE_OF_ROWS)))
+    wanted = list(dict.fromkeys(tokens(query)))
+    counted = database.rows(COUNTS, json.dumps(wanted))  # (token, number of passages with it)
+    rarest_first = sorted(counted, key=lambda item: (item[1], item[0]))
+    if not rarest_first:
+        return []
+    rare = []
+    num_rows = 0
+    for token, number in rarest_first:
+        num_rows += number
+        if num_rows > max_rows or len(rare) == MAX_TOKENS:
+            break
+        rare.append(token)
+    last = num_passages
+    if not rare:  # common words only: the rarest of them, from the start until it was met about max_rows times
+        token, number = rarest_first[0]
+        rare = [token]
+        last = last * max_rows // number
+    # Tokens are letters and digits, and within quotes no operator or column.
+    match = " OR ".join(f'"{token}"' for token in rare)
+    return [
+        Passage(f"{title}#{number}", title, split_stored(document)[number], score)
+        for title, number, document, score in database.rows(BEST, match, last, k)
+    ]

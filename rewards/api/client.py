@@ -158,14 +158,12 @@ class ApiClient:
 
     def _connect(self) -> "Session":
         """Return the session, which belongs to the event loop that asks first."""
-        if self._session is None:
-            self._session = Session(self.endpoint.base_url, self._key, self.limits)
+        self._session = self._session or Session(self.endpoint.base_url, self._key, self.limits)
         return self._session
 
     async def _disconnect(self) -> None:
-        session = self._session
-        self._session = None
-        if session is not None:
+        session, self._session = self._session, None
+        if session:
             await session.close()
 
     async def _ask_and_keep(
@@ -253,9 +251,8 @@ class ApiClient:
 class Session:
     """Hold what belongs to the running event loop: the SDK's client, its limits, and the questions under way.
 
-    The SDK neither retries nor follows redirects here. It would add OPENAI_ORG_ID, OPENAI_PROJECT_ID,
-    OPENAI_CUSTOM_HEADERS and a description of this machine to the requests to whatever host is configured. Only the
-    headers in SENT leave, with the endpoint's own key.
+    The SDK neither retries nor follows redirects here. It adds OPENAI_ORG_ID, OPENAI_PROJECT_ID, OPENAI_CUSTOM_HEADERS
+    and a description of this machine to the requests, to whatever host is configured; the key is always the endpoint's.
     """
 
     def __init__(self, base_url: str, key: str, limits: Limits):

@@ -200,7 +200,7 @@ class _AnswerReader:
     def part(self, tokens: Tokens) -> Shape:
         """Read a part inside brackets: anything but a list by words."""
         tokens = stripped(tokens)
-        values = self.both_signs(tokens) if tokens else []
+        values = self.both_signs(tokens)
         return values[0] if len(values) == 1 else Text(text_key(tokens))
 
     def braces(self, inner: Tokens) -> Shape:

@@ -47,8 +47,8 @@ class RelationReader:
     def equation(self, left: Tokens, right: Tokens, sign: str) -> Shape | None:
         """Read x = 5 and x + y = 5 under their names, other equations in variables as relations, 3 + 4 = 7."""
         label = read_label(left) or _name_of_point(left)
-        value = self.value(left)
-        other = self.value(right)
+        value = expression_or_none(left, self.points)
+        other = expression_or_none(right, self.points)
         if value is None or other is None:
             return Named(label, self.side(right)) if label else None
         relation = Relation("=", value - other)
@@ -69,7 +69,7 @@ class RelationReader:
         None unless all the numbers are equal.
         """
         label = read_label(sides[0])
-        term = self.value(sides[0])
+        term = expression_or_none(sides[0], self.points)
         is_named = label is not None or (term is not None and bool(term.variables))
         found = list(map(self.side, sides[is_named:]))
         numbers = [number for number in found if isinstance(number, Scalar)]
@@ -118,16 +118,12 @@ class RelationReader:
 
     def difference(self, left: Tokens, right: Tokens, sign: str) -> Relation | None:
         """Return the relation between two sides; None if a side has no value, or it is about no variable."""
-        value = self.value(left)
-        other = self.value(right)
+        value = expression_or_none(left, self.points)
+        other = expression_or_none(right, self.points)
         if value is None or other is None:
             return None
         relation = Relation(sign, value - other)
         return relation if relation.difference.variables else None
-
-    def value(self, side: Tokens) -> Value | None:
-        """Return the value of a side; None if it has none."""
-        return expression_or_none(side, self.points)
 
 
 def _name_of_point(tokens: Tokens) -> Label | None:

@@ -6,7 +6,7 @@ linear in the text.
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, dropwhile, pairwise
 from string import ascii_lowercase
 from typing import NamedTuple
 
@@ -176,13 +176,10 @@ def is_letter(token: Token) -> bool:
 
 def stripped(tokens: Tokens) -> list[Token]:
     """Return the tokens without the punctuation around them."""
-    start = 0
-    end = len(tokens)
-    while start < end and tokens[start].text in _AROUND[:-1]:
-        start += 1
-    while end > start and tokens[end - 1].text in _AROUND:
-        end -= 1
-    return list(tokens[start:end])
+    kept = list(dropwhile(lambda token: token.text in _AROUND[:-1], tokens))
+    while kept and kept[-1].text in _AROUND:
+        kept.pop()
+    return kept
 
 
 def split(tokens: Tokens, separates: Collection[str]) -> tuple[list[list[Token]], list[str]]:

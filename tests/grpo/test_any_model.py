@@ -12,25 +12,25 @@ from shutil import copytree
 import pytest
 import torch
 from making import (
+    GROUPS,
     TEMPLATE,
-    fill,
+    error_of_gradients,
+    from_transformers,
     groups_of,
     kept_by_autograd,
-    make_group,
+    logits_of,
     randomise_adapter,
     refused,
-    whole,
+    scored,
+    scored_by_rows,
     write_chat_checkpoint,
     write_checkpoint,
     write_rows,
 )
 from safetensors.torch import load_file, save_file
 from test_minimal import make_trainer, train, trained_weights
-from torch.nn.utils.rnn import pad_sequence
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer
 
-from grpo.algorithm.logprobs import batch_logprobs
-from grpo.algorithm.packing import pack_batch
 from grpo.algorithm.schema import Layout
 from grpo.base.errors import MEMORY
 from grpo.config.load import load_config
@@ -129,23 +129,10 @@ def exact(monkeypatch):
     monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim=None, dtype=None, **_: softmax(x, dim))
 
 
-GROUPS = [
-    make_group((5, 9, 6, 11), [7, 3, 2], [8, 8, 4, 4, 1, 2, 17, 18, 19, 20], [9], loss_weight=[0.125, 0.25, 0.375]),
-    make_group((15, 19, 1, 2, 3, 4, 5, 6), [17, 2], [30, 31, 32], loss_weight=[0.5, 0.25]),
-]
-GROUPS = [fill(group, advantage=[0.0] * len(group.completions)) for group in GROUPS]
-
-
-def padded_logps(model, rows) -> list[torch.Tensor]:
-    ids = pad_sequence([torch.tensor([*p, *c]) for p, c, _ in rows], batch_first=True)
-    logps = model(input_ids=ids, use_cache=False).logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None])[..., 0]
-    return [logps[row, len(p) - 1 : len(p) + len(c) - 1] for row, (p, c, _) in enumerate(rows)]
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_log_probs_and_gradients_are_those_of_transformers_and_peft(tmp_path, exact, family):
-    """Packed with shared prompts against padded rows, in float64: log-probs and every adapter's gradient to 1e-9. The
-    check at load has compared decoding by then."""
+    """Packed with shared prompts against rows, in float64: log-probs and every adapter's gradient to 1e-9. The check at
+    load has compared decoding by then."""
     peft = pytest.importorskip("peft")
     write_tiny(tmp_path / "base", family)
     ours = load_decoder(tmp_path / "base", build())
@@ -157,26 +144,16 @@ def test_log_probs_and_gradients_are_those_of_transformers_and_peft(tmp_path, ex
                 half.copy_(torch.tensor(half.numpy().astype("float32")))
         linear.refresh()
     save_adapter(trained_adapter(ours, None, str(tmp_path / "base")), tmp_path / "adapter", lora_alpha=8)
-    batch = pack_batch(whole(*GROUPS))
-    logp, _ = batch_logprobs(ours, batch)
-    (logp * batch.weight_C).sum().backward()
+    logp, weights = scored(ours)
 
     theirs = peft.PeftModel.from_pretrained(eager(tmp_path / "base"), tmp_path / "adapter", is_trainable=True).eval()
     for parameter in theirs.parameters():
         parameter.data = parameter.data.double()
     has_float32 = any(weight.value.dtype == torch.float32 for weight in ours.others.values())  # some routers have
     bound = 1e-6 if has_float32 else 1e-9
-    rows = [(group.prompt.ids, one.ids, one.loss_weight) for group in GROUPS for one in group.completions]
-    wanted = padded_logps(theirs, rows)
-    assert (logp - torch.cat(wanted)).abs().max() <= bound
-    sum(weight * logps.sum() for logps, (_, _, weight) in zip(wanted, rows, strict=True)).backward()
-    gradients = {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}
-    for module, (linear, part) in ours.projections().items():
-        (a,) = (gradient for name, gradient in gradients.items() if f"{module}.lora_A" in name)
-        (b,) = (gradient for name, gradient in gradients.items() if f"{module}.lora_B" in name)
-        assert (linear.A.master.grad - a).abs().max() <= bound
-        assert (linear.B[part].grad - b).abs().max() <= bound
-    assert len(ours.projections()) == len(gradients) / 2 == len(list(ours.parameters())) / 2
+    assert (logp - scored_by_rows(theirs, weights)).abs().max() <= bound
+    assert error_of_gradients(ours, theirs) <= bound
+    assert all(part in linear.rank_slices for linear, part in ours.projections().values())
 
 
 @pytest.mark.parametrize("family", ["gemma2", "gpt_oss", "olmo3", "phi3"])
@@ -186,10 +163,10 @@ def test_the_sampler_draws_from_the_distribution_that_is_trained(tmp_path, famil
     randomise_adapter(model)
     prompts = [[5, 9, 6, 11, 3, 8, 1, 90], [7, 95]]
     answers = Sampler(model, range(0, 96, 5), max_slots=3).sample(prompts, 2, SamplingParams(12, 1.3), [1, 2, 3, 4])
-    batch = pack_batch(whole(*[fill(group, advantage=[0.0] * 2) for group in groups_of(prompts, answers)]))
-    logp, _ = batch_logprobs(model, batch, temperature=1.3)
+    logp, _ = scored(model, groups_of(prompts, answers), 1.3)
     drawn = [logp for group in answers for one in group for logp in one.logps]
-    assert logp.tolist() == pytest.approx(drawn, abs=2e-5) and len({len(one.ids) for one in chain(*answers)}) > 1
+    assert logp.tolist() == pytest.approx(drawn, abs=2e-5)
+    assert len({len(one.ids) for one in chain(*answers)}) > 1
 
 
 @pytest.mark.parametrize(("family", "lora_r"), [("llama", 4), ("qwen2", 0)])
@@ -257,7 +234,8 @@ def test_a_chat_has_the_familys_system_prompt_its_switch_for_thoughts_and_its_en
         theirs = AutoModelForCausalLM.from_pretrained(folder).generate(ids, max_new_tokens=8, do_sample=False)
         ((answer,),) = chat.sampler.sample(ids.tolist(), 1, chat.sampling, [0])
         assert answer.ids == theirs[0, ids.shape[1] :].tolist()
-        assert policy.eos_ids == (2, 7) and policy.model.config.vocab_size == 512 > len(policy.tokenizer)
+        assert policy.eos_ids == (2, 7)
+        assert policy.model.config.vocab_size == 512 > len(policy.tokenizer)
     assert "I am SmolLM." in prompts[0] and prompts[1] == prompts[0] + "<think>\n\n"
 
 
@@ -278,15 +256,10 @@ def test_a_run_resumes_bit_for_bit_and_its_exports_are_read_by_others(tmp_path, 
     export(final, tmp_path / "merged", True, "float32")
     export(final, tmp_path / "adapter", False)
     ids = torch.tensor([[5, 6, 7, 8, 9]])
-    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
-    base = AutoModelForCausalLM.from_pretrained(chat_phi3, dtype=torch.float32)
-    theirs = peft.PeftModel.from_pretrained(base, tmp_path / "adapter")
-    policy = load_for_inference(TrainConfig(model_name_or_path=str(final)), CPU)
-    attend = packed_attention(policy.model, Layout.of((5, ())))
-    with torch.no_grad():
-        ours = policy.model.logits(policy.model(ids[0], torch.arange(5), attend), policy.model.head())
-        for model in (merged, theirs):
-            assert (model(ids).logits[0] - ours).abs().max() <= 1e-5
+    theirs = peft.PeftModel.from_pretrained(from_transformers(chat_phi3), tmp_path / "adapter")
+    ours = logits_of(load_for_inference(TrainConfig(model_name_or_path=str(final)), CPU).model, ids[0])
+    for model in (from_transformers(tmp_path / "merged"), theirs):
+        assert (model(ids).logits[0] - ours).abs().max() <= 1e-5
 
 
 REFUSED = {
@@ -336,13 +309,9 @@ def test_no_sequence_is_so_long_that_it_changes_how_others_are_turned(tmp_path):
 @pytest.mark.parametrize("family", ["gemma3n_text", "gpt_oss", "gpt2"])
 def test_gradients_of_all_weights_are_those_of_transformers(tmp_path, exact, family):
     """Of norms, embeddings, sinks and all that is not the weight of a linear layer; experts have none."""
-    model = load_decoder(write_tiny(tmp_path, family), build(rank=0))
-    batch = pack_batch(whole(*GROUPS))
-    logp, _ = batch_logprobs(model, batch)
-    (logp * batch.weight_C).sum().backward()
-    theirs = eager(tmp_path)
-    rows = [(group.prompt.ids, one.ids, one.loss_weight) for group in GROUPS for one in group.completions]
-    sum(row[2] * logps.sum() for row, logps in zip(rows, padded_logps(theirs, rows), strict=True)).backward()
+    model, theirs = load_decoder(write_tiny(tmp_path, family), build(rank=0)), eager(tmp_path)
+    _, weights = scored(model)
+    scored_by_rows(theirs, weights)
     trained = {name: weight for name, weight in model.others.items() if weight.master is not None}
     assert len(trained) > 8
     for name, weight in trained.items():
@@ -388,7 +357,8 @@ def test_routers_and_experts_stay_frozen(tmp_path, family):
     whole_model = load_decoder(tmp_path, build(torch.float32, rank=0))
     frozen = {name for name, weight in whole_model.others.items() if weight.master is None}
     assert frozen and all("mlp" in name or "block_sparse_moe" in name for name in frozen)
-    assert router_changes(adapted, GROUPS[0]) == {"router_changed_frac": 0.0} and len(adapted.experts) == 4
+    assert router_changes(adapted, GROUPS[0]) == {"router_changed_frac": 0.0}
+    assert len(adapted.experts) == 4
     with pytest.MonkeyPatch.context() as patch:  # as if decoding attended to something else
         patch.setattr(check, "prefill", lambda model, rows: [10 * torch.randn_like(kv) for kv in prefill(model, rows)])
         assert router_changes(adapted, GROUPS[0])["router_changed_frac"] > 0
@@ -398,15 +368,12 @@ def test_all_weights_are_trained_in_half_precision(tmp_path):
     """By float32 masters, also those of norms and embeddings, which transformers' modules read."""
     model = load_decoder(write_tiny(tmp_path, "gemma2"), build(torch.bfloat16, rank=0))
     check_model(model)
-    batch = pack_batch(whole(*GROUPS))
-    logp, _ = batch_logprobs(model, batch)
-    (logp * batch.weight_C).sum().backward()
-    before = logp.detach().clone()
+    before, _ = scored(model)
     for parameter in model.parameters():
         assert parameter.dtype == torch.float32 and parameter.grad.abs().max() > 0
         parameter.data -= 0.05 * parameter.grad
     model.refresh()
-    assert (batch_logprobs(model, batch)[0] - before).abs().max() > 0.1
+    assert (scored(model)[0] - before).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("recompute", ["none", "all"])

@@ -26,17 +26,17 @@ def in_4_bits(weight):
 
 
 def by_formula(weight, _):
-    """A weight in 4 bits: codes, states, and numbers. Scales are steps of the largest of 256, plus a mean."""
+    """A weight in 4 bits: codes, states, and numbers. Scales, here fewer than 256, are steps of their largest, plus
+    a mean."""
     rows = in_4_bits(weight)
     scale, steps = rows.scale_OX.flatten(), torch.linspace(-1, 1, 256)
     offset = scale.mean()
-    blocks = torch.nn.functional.pad(scale - offset, (0, -len(scale) % 256)).view(-1, 256)
-    largest = blocks.abs().amax(dim=1)
-    codes = (blocks[:, :, None] / largest[:, None, None] - steps).abs().argmin(dim=2)
-    scale = ((steps[codes] * largest[:, None]).flatten() + offset)[: len(scale)]
+    largest = (scale - offset).abs().amax(dim=0, keepdim=True)
+    codes = ((scale - offset)[:, None] / largest - steps).abs().argmin(dim=1)
+    scale = steps[codes] * largest + offset
     settings = {"quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": list(weight.shape)}
     settings |= {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": float(offset)}
-    states = {"quant_map": torch.tensor(NF4), "absmax": codes.flatten()[: len(scale)].to(torch.uint8)}
+    states = {"quant_map": torch.tensor(NF4), "absmax": codes.to(torch.uint8)}
     states |= {"nested_absmax": largest, "nested_quant_map": steps}
     states["quant_state.bitsandbytes__nf4"] = torch.tensor(list(json.dumps(settings).encode()), dtype=torch.uint8)
     numbers = (rows.dequantise().view(-1, 64) / rows.scale_OX.view(-1, 1) * scale[:, None]).view(weight.shape)
@@ -89,7 +89,8 @@ def test_quantising_equals_bitsandbytes():
     W = torch.randn(256, 512)
     rows = in_4_bits(W)
     codes, state = functional.quantize_4bit(W, quant_type="nf4", compress_statistics=False, blocksize=64)
-    assert torch.equal(rows.q_OX.flatten(), codes.flatten()) and torch.equal(rows.scale_OX.flatten(), state.absmax)
+    assert torch.equal(rows.q_OX.flatten(), codes.flatten())
+    assert torch.equal(rows.scale_OX.flatten(), state.absmax)
     assert torch.equal(rows.dequantise(), functional.dequantize_4bit(codes, state))
 
 

@@ -121,46 +121,40 @@ def test_nothing_of_stage_1_lives_when_stage_2_loads(stages, monkeypatch):
 
 
 def test_what_stage_2_says_of_the_model_is_meant_for_stage_1(tmp_path, stages, chat_checkpoint):
+    """Both are one run of the same processes, too, whatever the file of stage 1 says."""
     keys = {"model_name_or_path": "owner/model", "model_revision": "v2", "tokenizer_name_or_path": "owner/tokenizer"}
-    keys |= {"chat_template": "t.jinja", "adapter_name_or_path": "owner/adapter"}
-    stage1, _, _ = load_stage1(stages(two=keys)[0])
+    keys |= {"chat_template": "t.jinja", "adapter_name_or_path": "owner/adapter", "tensor_parallel_size": 2}
+    stage1, _, _ = load_stage1(stages({"tensor_parallel_size": 4}, keys)[0])
     assert {name: getattr(stage1, name) for name in keys} == keys
     own, _, _ = load_stage1(stages()[0])
     assert (own.model_name_or_path, own.model_revision) == (str(chat_checkpoint), "main")
 
 
-def test_both_stages_share_their_models_alike(stages):
-    """They are one run of the same processes, whatever the file of stage 1 says."""
-    stage1, _, _ = load_stage1(stages({"tensor_parallel_size": 4}, {"tensor_parallel_size": 2})[0])
-    assert stage1.tensor_parallel_size == 2
-
-
-def test_a_finished_stage_1_is_used_again(tmp_path, stages, capsys):
+def test_a_finished_stage_1_is_used_again_unless_its_config_differs(tmp_path, stages, capsys):
+    """An adapter beside it or an unknown origin make another one, too."""
     train(*stages())
     assert "stage 1 of 2, the cold start" in capsys.readouterr().err
-    weights = tmp_path / "cold/final/adapter_model.safetensors"
-    written = weights.stat().st_mtime_ns
-    free = {"logging_steps": 7, "save_total_limit": 1, "run_name": "another", "report_to": ["tensorboard"]}
+    final = tmp_path / "cold/final"
+    written = (final / "adapter_model.safetensors").stat().st_mtime_ns
     shutil.move(tmp_path / "rows.jsonl", tmp_path / "moved.jsonl")
-    train(*stages({**free, "dataset_id_or_path": f"{tmp_path}/moved.jsonl"}, {"seed": 3, "beta": 0.1}))
-    assert "is reused" in capsys.readouterr().err and weights.stat().st_mtime_ns == written
+    free = {"logging_steps": 7, "save_total_limit": 1, "run_name": "another", "report_to": ["tensorboard"]}
+    free["dataset_id_or_path"] = f"{tmp_path}/moved.jsonl"
+    train(*stages(free, {"seed": 3, "beta": 0.1}))
+    assert "is reused" in capsys.readouterr().err
+    assert (final / "adapter_model.safetensors").stat().st_mtime_ns == written
 
-
-def test_another_config_an_adapter_beside_it_or_an_unknown_origin_make_another_stage_1(tmp_path, stages):
-    train(*stages())
     changes = {"learning_rate": 0.5, "max_steps": 2, "lora_r": 8, "system_prompt": "Be brief.", "max_samples": 2}
     for key, value in changes.items():
-        error = refusal(stages({key: value}))
+        error = refusal(stages(free | {key: value}))
         assert f"{key}: " in error.why and f"-> {value}" in error.why
         assert "remove" in error.fix and "cold_start=null" in error.fix
-    final = tmp_path / "cold/final"
-    error = refusal(stages(two={"model_name_or_path": str(final)}))
+    error = refusal(stages(free, {"model_name_or_path": str(final)}))
     assert "is an adapter" in error.what and "cold_start=null" in error.fix
     (final / "origin.json").unlink()
-    assert "does not say what it was made from" in refusal(stages()).why
+    assert "does not say what it was made from" in refusal(stages(free)).why
 
 
-def test_so_are_other_data_and_another_base(tmp_path, stages, chat_checkpoint, capsys):
+def test_other_data_and_another_base_make_another_stage_1(tmp_path, stages, chat_checkpoint, capsys):
     model = shutil.copytree(chat_checkpoint, tmp_path / "model")
     one = {"model_name_or_path": str(model)}
     train(*stages(one))
@@ -185,7 +179,6 @@ def test_a_toy_world_uses_its_stage_1_again(tmp_path, monkeypatch, capsys):
     keys = "toy_world=arithmetic reward_funcs=math max_steps=1 num_generations=2 per_device_train_batch_size=2"
     keys += f" max_completion_length=4 lora_r=2 report_to=none disable_tqdm=true cold_start={tmp_path}/cold.yaml"
     keys = [*keys.split(), f"output_dir={tmp_path}/rl"]
-    assert examine(keys)["stage 1"].text.endswith("cold_start")
     assert "model" not in examine(keys), "there is no world yet to look at"
     train(*load_config(None, keys))
     train(*load_config(None, [*keys, "resume_from_checkpoint=true"]))

@@ -86,18 +86,18 @@ def test_a_short_answer_that_repeats_the_long_one_is_left_out(keys):
 
 
 @pytest.mark.parametrize(
-    "rewards, more, declines",
+    "more, declines",
     [
-        ("[format,abstention]", [], True),
-        ("knowrl_v1", ["knowledge_base=x.db"], False),
-        ("[format,rlcr]", [], False),
-        ("[format,rlcr]", ["refusal_target=0.4"], True),
-        ("[format,exact]", [], False),
+        ("[format,abstention]", True),
+        ("knowrl_v1 knowledge_base=x.db", False),
+        ("[format,rlcr]", False),
+        ("[format,rlcr] refusal_target=0.4", True),
+        ("[format,exact]", False),
     ],
 )
-def test_it_declines_only_where_that_is_paid(keys, rewards, more, declines):
+def test_it_declines_only_where_that_is_paid(keys, more, declines):
     """Not where it costs as much as a wrong answer, or where the prompt asks for a guess."""
-    config, _ = load_config(None, [*keys, f"reward_funcs={rewards}", *more])
+    config, _ = load_config(None, [*keys, *f"reward_funcs={more}".split()])
     prompts = [Prompt(0, "", (1,), {})] * 40
     found = make_examples(config, [Row(0, "Where?", {})], prompts, ["It is Lima."] * 40, ["Lima"] * 40)
     said = [parse(example["completion"]).answer for example in found]
@@ -114,11 +114,6 @@ def test_the_doctor_knows_that_the_data_of_stage_1_is_yet_to_be_written(tmp_path
     assert [finding for finding in found.values() if finding.ok is False] == []
     assert found["stage 1"].text.startswith("form runs first, from ")
     assert found["stage 1 data"].text == "not checked: the model writes it, when the run begins"
-
-
-def test_a_toy_world_has_a_cold_start_of_its_own():
-    keys = ["toy_world=arithmetic", "cold_start=form", "reward_funcs=math", "output_dir=x"]
-    refused(lambda: load_config(None, keys), "toy world", exit_code=2)
 
 
 def test_it_needs_a_model(keys):

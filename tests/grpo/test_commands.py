@@ -8,9 +8,7 @@ import sys
 import pytest
 import torch
 from commands import ROOT, next_commands, run_command, source_files
-from making import cases, load, write_rows
-
-from grpo.engine.model.adapter import save_adapter, trained_adapter
+from making import cases, write_adapter, write_rows
 
 
 def command(*arguments, stdin="", code=0, new_interpreter=False):
@@ -26,12 +24,7 @@ def command(*arguments, stdin="", code=0, new_interpreter=False):
 
 @pytest.fixture(scope="module")
 def adapter(chat_checkpoint, tmp_path_factory):
-    from transformers import AutoTokenizer
-
-    folder = tmp_path_factory.mktemp("adapter")
-    save_adapter(trained_adapter(load(chat_checkpoint, rank=4), None, str(chat_checkpoint)), folder, lora_alpha=8)
-    AutoTokenizer.from_pretrained(chat_checkpoint).save_pretrained(folder)
-    return folder
+    return write_adapter(tmp_path_factory.mktemp("adapter"), chat_checkpoint)
 
 
 def test_export_of_a_training_checkpoint_with_full_fine_tuning(chat_checkpoint, tmp_path):
@@ -87,4 +80,5 @@ def test_without_a_name_all_commands_are_listed():
     files = source_files("grpo", "rewards", "knowledge")
     files = [path.relative_to(ROOT).with_suffix("") for path in files if "run_main(main)" in path.read_text()]
     names = {".".join(path.parts).removesuffix(".__main__") for path in files} - {"grpo"} | {"grpo.minimal"}
-    assert listed == names and "`python -m grpo` lists them" in command("grpo", "grpo.trains x", code=2).stderr
+    assert listed == names
+    assert "`python -m grpo` lists them" in command("grpo", "grpo.trains x", code=2).stderr

@@ -1,12 +1,10 @@
 """Two models on the same questions: exact p-values, bootstrap intervals, and what may be paired."""
 
-import math
-
 import numpy as np
 import pytest
 from making import refused
 
-from grpo.evaluation.compare import collect, compare, comparison_text, exchange_test, interval, read_answers
+from grpo.evaluation.compare import collect, compare, comparison_text, exchange_test, read_answers
 
 
 def test_the_exchange_test_counts_the_signs_that_are_as_extreme():
@@ -17,7 +15,7 @@ def test_the_exchange_test_counts_the_signs_that_are_as_extreme():
 
 @pytest.mark.parametrize(
     "only_a, only_b, p",
-    [(0, 0, 1.0), (1, 0, 1.0), (0, 5, 2 / 32), (5, 5, 1.0), (10, 2, 2 * (1 + 12 + 66) / 4096), (980, 1020, 0.383)],
+    [(0, 0, 1.0), (0, 5, 2 / 32), (10, 2, 2 * (1 + 12 + 66) / 4096), (980, 1020, 0.383)],
 )
 def test_the_exchange_test_of_rates_is_mcnemars(only_a, only_b, p):
     """p by the binomial distribution. Questions on which the models agree decide nothing."""
@@ -47,7 +45,7 @@ def test_means_of_a_reward_without_right_and_wrong_are_compared():
     found = compare(answers("." * 40, *[0.5] * 40), answers("." * 40, *[0.75, 0.5] * 20))
     (mean,) = found.measures.values()
     assert (mean.a, mean.b, mean.difference) == pytest.approx((0.5, 0.625, 0.125)) and mean.p < 0.001
-    assert 0.08 < mean.low < 0.1 < 0.15 < mean.high < 0.17
+    assert (mean.low, mean.high) == pytest.approx((14 / 160, 26 / 160))  # 2.5 % of the binomial distribution
     assert "reward" in comparison_text(found, "x", "y") and "+0.125" in comparison_text(found, "x", "y")
 
 
@@ -72,18 +70,12 @@ def test_the_interval_is_of_the_paired_difference():
     """b is right wherever a is, and on 10 of 100 more: the unpaired interval would hold 0."""
     a, b = answers("r" * 50 + "w" * 50), answers("r" * 60 + "w" * 40)
     accuracy = compare(a, b).measures["accuracy"]
-    assert accuracy.difference == pytest.approx(0.1) and 0.03 < accuracy.low < 0.06 and 0.14 < accuracy.high < 0.18
+    assert accuracy.difference == pytest.approx(0.1)
+    assert 0.03 < accuracy.low < 0.06
+    assert 0.14 < accuracy.high < 0.18
     assert accuracy.p == pytest.approx(2 / 1024, abs=1e-3)
     same = compare(a, a).measures["accuracy"]
     assert (same.difference, same.low, same.high, same.p) == (0, 0, 0, 1)
-
-
-def test_the_bootstrap_agrees_with_the_normal_interval_on_many_questions():
-    values = np.random.default_rng(3).normal(0.2, 1.0, 2000)
-    low, high = interval(lambda chosen: values[chosen].mean(), len(values))
-    error = values.std() / math.sqrt(len(values))
-    assert low == pytest.approx(values.mean() - 1.96 * error, abs=0.15 * error)
-    assert high == pytest.approx(values.mean() + 1.96 * error, abs=0.15 * error)
 
 
 def test_questions_that_differ_are_not_paired():
@@ -94,16 +86,7 @@ def test_questions_that_differ_are_not_paired():
         refused(lambda a=a, b=b: compare(a, b), "nothing to compare")
 
 
-@pytest.mark.parametrize(
-    "wild",
-    [
-        {"row": [1]},
-        {"row": None},
-        {"row": {}},
-        {"outcome": "great"},
-        {"outcome": ["correct"]},
-    ],
-)
+@pytest.mark.parametrize("wild", [{"row": [1]}, {"row": None}, {"outcome": "great"}, {"outcome": ["correct"]}])
 def test_a_row_that_is_no_answer_is_named(wild):
     good = {"row": 0, "question": "q", "outcome": "correct"}
     for bad in (good | wild, {"completion": "x"}):

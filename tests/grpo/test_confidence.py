@@ -4,13 +4,9 @@ import pytest
 from making import fill, make_answers
 
 from grpo.algorithm.schema import Score
-from grpo.evaluation.measures import aurc, brier, calibration, ece, risk_coverage, summary
+from grpo.evaluation.measures import aurc, calibration, ece, risk_coverage, summary
 
 STATED = [(0.95, True), (0.91, False), (0.55, True), (0.5, False), (0.0, False)]
-
-
-def test_brier_score():
-    assert brier(STATED) == pytest.approx((0.05**2 + 0.91**2 + 0.45**2 + 0.5**2 + 0) / 5)
 
 
 def test_expected_calibration_error():
@@ -21,13 +17,11 @@ def test_expected_calibration_error():
 
 def test_risk_coverage_curve():
     assert risk_coverage(STATED[::-1]) == [(0.2, 0), (0.4, 1 / 2), (0.6, 1 / 3), (0.8, 2 / 4), (1, 3 / 5)]
-    assert aurc(STATED) == pytest.approx((0 + 1 / 2 + 1 / 3 + 2 / 4 + 3 / 5) / 5)
 
 
 def test_equal_confidences_enter_together_in_any_order():
     same = [(0.7, True), (0.7, False), (0.2, False)]
     assert risk_coverage(same) == risk_coverage([same[1], same[0], same[2]]) == [(2 / 3, 1 / 2), (1.0, 2 / 3)]
-    assert aurc(same) == pytest.approx((2 * 1 / 2 + 2 / 3) / 3)
     assert aurc([(0.5, True), (0.5, False)]) == 0.5  # without order: the error rate
 
 
@@ -36,6 +30,7 @@ def test_only_attempts_with_a_known_outcome_count():
     outcomes = ["correct", "wrong", "refused", None, "wrong"]
     fill(group, scores=[{"r": Score(1.0, "", outcome)} for outcome in outcomes])
     found = summary([group])
-    assert found["confidence_frac"] == pytest.approx(2 / 3) and found["brier"] == pytest.approx((0.01 + 0.04) / 2)
+    assert found["confidence_frac"] == pytest.approx(2 / 3)
+    assert found["brier"] == pytest.approx((0.01 + 0.04) / 2)
     assert found["aurc"] == pytest.approx((0 + 1 / 2) / 2)
     assert calibration([make_answers({}, "x")]) == {}

@@ -5,13 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
-from making import cases, make_tokenizer, refused, write_rows
+from making import cases, make_tokenizer, refused
 
-from grpo.base.errors import UserError
 from grpo.data.conversations import make_examples, read_conversation
 from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder
-from grpo.data.rows import read_rows
 
 SYSTEM = {"role": "system", "content": "s"}
 
@@ -37,7 +35,7 @@ def test_what_is_wrong_with_a_record_is_said(record, problem):
         read_conversation(json.loads(record, strict=False))
 
 
-BAD = [None, [], {}, 0, 7, True, 1.5, "", "\ud800", [None], [[]], ["a"], [{}], [["a"]], [["a", None]], [7], {"a": 1}]
+BAD = [None, 7, True, "", "\ud800", [], ["a"], [["a", None]], {}, [{}], {"a": 1}]
 
 
 def spoiled(value):
@@ -52,11 +50,10 @@ def spoiled(value):
 
 
 @pytest.mark.parametrize("record", [record for record, _ in cases(__file__, "layouts")])
-def test_a_record_with_any_part_spoiled_is_read_or_refused_in_words(record, tmp_path):
-    """What cannot be read is a row error with a cause that speaks of the data, in both stages."""
+def test_a_record_with_any_part_spoiled_is_read_or_refused_in_words(record):
+    """What cannot be read is an error with a cause that speaks of the data."""
     record = json.loads(record)
-    records = [{**record, name: bad} for name in record for bad in spoiled(record[name])]
-    for row in records:
+    for row in [{**record, name: bad} for name in record for bad in spoiled(record[name])]:
         try:
             given, trained = read_conversation(row)
             assert all(isinstance(message["content"], str) for message in given + trained)
@@ -64,12 +61,6 @@ def test_a_record_with_any_part_spoiled_is_read_or_refused_in_words(record, tmp_
         except ValueError as error:
             said = str(error).replace("an object with", "")
             assert not re.search("NoneType|object|subscript|attribute|iterable", said)
-    for number, prompt in enumerate(spoiled([user("a")])):
-        path = write_rows(tmp_path / f"{number}.jsonl", [{"prompt": [user("a")]}, {"prompt": prompt}])
-        try:
-            assert read_rows(path)[1].question
-        except UserError as error:
-            assert "row 2" in error.what and not re.search("NoneType|attribute|subscript", error.why)
 
 
 def test_a_content_in_parts_is_its_text_and_one_with_an_image_is_left_out(encoder):
@@ -98,16 +89,16 @@ def cut_and_left_out(count, max_length):
     return count.notes[f"answers cut at {max_length} tokens"], count.notes[left_out]
 
 
-def test_every_answer_is_an_example_after_all_that_was_said_before(encoder, tmp_path):
+def test_every_answer_is_an_example_after_all_that_was_said_before(encoder):
     """The first message of a conversation is never an answer to anything."""
     turns = [assistant("x"), user("a"), assistant("b"), user("c"), assistant("d")]
-    examples, count = examples_of([{"messages": turns}], encoder)
-    assert cut_and_left_out(count, 1000) == (0, 0)
+    examples, _ = examples_of([{"messages": turns}], encoder)
     for example, end, answer in zip(examples, (2, 4), ("b", "d"), strict=True):
         (completion,) = example.completions
         text, ids = encoder.prompt(turns[:end])
         assert (example.prompt.text, list(example.prompt.ids), example.prompt.row) == (text, ids, 0)
-        assert list(completion.ids) == encoder.answer(answer) and completion.ids[-1] == encoder.tokenizer.eos_token_id
+        assert list(completion.ids) == encoder.answer(answer)
+        assert completion.ids[-1] == encoder.tokenizer.eos_token_id
         assert len(completion.logps) == len(completion.cuts) == len(completion.ids)
 
 
@@ -118,20 +109,18 @@ def test_of_prompt_and_completion_only_the_completion_is_trained(encoder):
     for system_prompt in (None, "mine"):
         examples, _ = examples_of([record], encoder, system_prompt=system_prompt)
         assert [example.completions[0].text for example in examples] == ["d", "f"]
-    examples, _ = examples_of([{"messages": [assistant("x"), user("a"), assistant("b")]}], encoder, 1000, "mine")
-    assert [example.completions[0].text for example in examples] == ["b"]  # the first answers nothing
 
 
-def test_answers_are_cut_at_the_length_and_prompts_never(encoder, tmp_path):
+def test_answers_are_cut_at_the_length_and_prompts_never(encoder):
     """A prompt of n tokens and an answer of m: whole at n + m, cut below, left out where no token of it fits."""
     record = {"messages": [user("a"), assistant("b c d")]}
     prompt, answer = encoder.prompt([user("a")])[1], encoder.answer("b c d")
     n, m = len(prompt), len(answer)
-    assert m > 2
     short = {"messages": [user(""), assistant("b")]}  # so that there is something left of the data
-    for length in (n + m + 1, n + m, n + m - 1, n + 1):
+    for length in (n + m, n + m - 1, n + 1):
         (example,), count = examples_of([record], encoder, length)
-        assert list(example.prompt.ids) == prompt and list(example.completions[0].ids) == answer[: length - n]
+        assert list(example.prompt.ids) == prompt
+        assert list(example.completions[0].ids) == answer[: length - n]
         assert cut_and_left_out(count, length) == (length < n + m, 0)
     examples, count = examples_of([record, short, record], encoder, n)
     assert len(examples) == 1 and cut_and_left_out(count, n) == (1, 2)
@@ -139,14 +128,13 @@ def test_answers_are_cut_at_the_length_and_prompts_never(encoder, tmp_path):
     refused(lambda: examples_of([record, record], encoder, n), "no usable example", told)
 
 
-def test_bad_records_are_counted_and_the_first_five_named_by_their_rows(encoder, tmp_path):
+def test_bad_records_are_counted_and_named_by_their_rows(encoder):
     good = {"messages": [user("a"), assistant("b")]}
     bad = [{}, {"messages": "text"}, {"messages": [3]}, {"instruction": "a", "history": [["b"]], "output": "c"}]
     for one in bad:
         refused(lambda one=one: examples_of([good, one], encoder), "row 2 is not a conversation")
     rows = 2 * [good, *bad]
-    error = refused(lambda: examples_of(rows, encoder), "8 rows are bad", "row 2 is", "row 7 is", "skip_bad_rows")
-    assert "row 8" not in str(error)
+    refused(lambda: examples_of(rows, encoder), "8 rows are bad", "skip_bad_rows")
     examples, count = examples_of(rows, encoder, skips_bad=True)
     assert [example.prompt.row for example in examples] == [0, 5]
     assert "2 of 10 rows are used" in str(count) and "row 2 is not a conversation" in str(count)

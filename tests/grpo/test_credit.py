@@ -118,7 +118,8 @@ def test_every_token_belongs_to_the_sentence_in_which_it_begins(tokenizer, seed)
     for sentence, fact, (start, end) in zip(found, completion.facts, spans, strict=True):
         wanted = [t for t, owner in enumerate(owners) if owner is not None and start <= owner < end]
         assert list(range(sentence.start, sentence.end)) == wanted
-        assert sentence.text == completion.text[start:end] and sentence.is_true == (fact["verdict"] == "supported")
+        assert sentence.text == completion.text[start:end]
+        assert sentence.is_true == (fact["verdict"] == "supported")
 
 
 def test_verdicts_and_what_has_none(tokenizer):
@@ -204,51 +205,36 @@ RIGHT, WRONG = block(TRUE, FALSE, OPEN, answer="Velda"), block(FALSE, TRUE, OPEN
 REFUSED, BARE = block(FALSE, answer="I don't know"), "Mira Tolan was born in Velda."
 
 
-def advantage_of(completion, tokenizer, part):
-    """The advantages of the tokens of a part of the text."""
-    text, start = "", completion.text.index(part)
-    found = set()
-    for place, advantage in enumerate(completion.token_advantages()):
-        before, text = text, text_of(tokenizer)(completion.ids[: place + 1])
-        if start < len(text) and len(before) < start + len(part):
-            found.add(advantage)
-    return found
-
-
 @pytest.mark.parametrize(
     "keys",
     [
-        [],
-        ["scale_rewards=batch"],
-        ["scale_rewards=none"],
-        ["multi_objective_aggregation=normalize_then_sum"],
-        ["multi_objective_aggregation=normalize_then_sum", "reward_weights=[1, 0.5]"],
-        ["reward_funcs=[binary_rar, correctness]", "reward_weights=[0, 1]"],
+        "",
+        "scale_rewards=batch",
+        "scale_rewards=none",
+        "multi_objective_aggregation=normalize_then_sum",
+        "multi_objective_aggregation=normalize_then_sum reward_weights=[1,0.5]",
+        "reward_funcs=[binary_rar,correctness] reward_weights=[0,1]",
     ],
-    ids=str,
 )
 def test_a_false_step_of_a_right_answer_and_a_true_step_of_a_wrong_one_are_told_apart(base, tokenizer, keys):
-    right, wrong, refused, bare = graded(base, tokenizer, *keys).completions
+    """No verdict is about the rest. Without a think block, all of the text is checked."""
+    right, wrong, refused, bare = graded(base, tokenizer, *keys.split()).completions
     assert right.advantage > 0 > wrong.advantage and bare.advantage < 0
-    assert advantage_of(refused, tokenizer, FALSE) == {-abs(refused.advantage)}
-    for completion in (right, wrong):
-        assert advantage_of(completion, tokenizer, TRUE) == {abs(completion.advantage)}
-        assert advantage_of(completion, tokenizer, FALSE) == {-abs(completion.advantage)}
-        for part in ("<think>", OPEN, "</think>", "<answer>"):  # no verdict is about them
-            assert advantage_of(completion, tokenizer, part) == {completion.advantage}, part
-        assert completion.token_advantages()[-1] == completion.advantage  # the end token
-    assert [sentence.text for sentence in bare.sentences] == [BARE]  # without a think block, all of the text is checked
+    judged = {TRUE: True, FALSE: False, BARE: True}
+    for completion, said in ((right, [TRUE, FALSE]), (wrong, [FALSE, TRUE]), (refused, [FALSE]), (bare, [BARE])):
+        assert [(sentence.text, sentence.is_true) for sentence in completion.sentences] == [
+            (s, judged[s]) for s in said
+        ]
     assert bare.token_advantages()[:-1] == [-bare.advantage] * (len(bare.ids) - 1)
 
 
 def test_the_answer_alone_is_credited_and_what_has_no_answer_block_whole(base, tokenizer):
     *blocks, bare = graded(base, tokenizer, "credit=answer").completions
     for completion in blocks:
-        tail, advantages = completion.text.partition("<answer>")[2], completion.token_advantages()
-        for place, advantage in enumerate(advantages):
-            is_credited = len(text_of(tokenizer)(completion.ids[place:])) <= len(tail)
-            assert advantage == (completion.advantage if is_credited else 0.0)
-        assert set(advantages) == {completion.advantage, 0.0} and completion.advantage != 0
+        before, advantage = completion.credited_from, completion.advantage
+        assert text_of(tokenizer)(completion.ids[before:]) == completion.text.partition("<answer>")[2]
+        assert completion.token_advantages() == [0.0] * before + [advantage] * (len(completion.ids) - before)
+        assert before and advantage
     assert bare.token_advantages() == [bare.advantage] * len(bare.ids)
 
 
@@ -278,7 +264,7 @@ def test_the_row_and_the_metrics_of_a_completion_say_what_each_sentence_got(base
     rows = completion_record(group.prompt, right)["sentences"]
     assert [(row["sentence"], row["is_true"]) for row in rows] == [(TRUE, True), (FALSE, False)]
     assert [row["advantage"] for row in rows] == [right.advantage, -right.advantage]
-    assert text_of(tokenizer)(right.ids[slice(*rows[1]["tokens"])]).strip() == FALSE
+    assert rows[1]["tokens"] == [right.sentences[1].start, right.sentences[1].end]
     found = credit_metrics([group])
     judged = sum(s.end - s.start for c in group.completions for s in c.sentences)
     changed = [a != c.advantage for c in group.completions for a in c.token_advantages()]

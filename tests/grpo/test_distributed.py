@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from making import free_port, refused
+from making import cases, free_port, refused
 
 from grpo.engine.device import distributed
 from grpo.engine.device.distributed import Ranks, choose_device, meet
@@ -92,22 +92,11 @@ def find_gpus(monkeypatch, cuda, mps=False):
     return taken
 
 
-@pytest.mark.parametrize(
-    "name, cuda, mps, wanted",
-    [
-        ("cpu", True, True, "cpu"),
-        ("auto", False, True, "cpu"),  # Apple's only if it is named
-        ("auto", True, False, "cuda:3"),
-        ("cuda", True, False, "cuda:3"),  # each rank of a machine takes its own
-        ("mps", False, True, "mps"),
-        ("cuda", False, True, None),
-        ("mps", True, False, None),
-    ],
-)
-def test_the_device_is_the_ranks_own_gpu_or_the_cpu_or_refused(monkeypatch, name, cuda, mps, wanted):
+@pytest.mark.parametrize("name, there, wanted", cases(__file__, "devices"))
+def test_the_device_is_the_ranks_own_gpu_or_the_cpu_or_refused(monkeypatch, name, there, wanted):
     monkeypatch.setenv("LOCAL_RANK", "3")
-    taken = find_gpus(monkeypatch, cuda, mps)
-    if wanted is None:
+    taken = find_gpus(monkeypatch, "cuda" in there, "mps" in there)
+    if wanted == "refused":
         refused(lambda: choose_device(name), f"device is {name}, and torch finds no such GPU", exit_code=2)
     else:
         device = torch.device(wanted)
@@ -204,9 +193,9 @@ def test_facts_that_differ_are_named_without_half_of_a_secret(monkeypatch):
     assert "same" not in why and "sesame" not in why
 
 
-@pytest.mark.parametrize("place", [("0", "2"), ("a", "2"), ("2", "2"), ("-1", "2"), ("0", "0"), ("0", "")])
-def test_a_process_that_torchrun_has_not_started_is_told_how_to_be(place, monkeypatch):
+@pytest.mark.parametrize("rank, world", ["02", "a2", "22", ("-1", "2"), "00", ("0", "")])
+def test_a_process_that_torchrun_has_not_started_is_told_how_to_be(rank, world, monkeypatch):
     monkeypatch.delenv("MASTER_ADDR", raising=False)
-    for name, value in zip(("RANK", "WORLD_SIZE"), place, strict=True):
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", world)
     assert "torchrun" in refused(lambda: Ranks(CPU), "process", exit_code=2).fix

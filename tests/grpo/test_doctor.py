@@ -53,8 +53,6 @@ def test_a_healthy_config(config, capsys, tmp_path):
     assert seen.code == 0 and all(finding["ok"] for finding in seen.findings) and not seen.stderr
     names = "config machine output trackers data model tokenizer math prompts prompt memory weights audit sample steps"
     assert list(seen.text) == f"{names} time cost".split()
-    assert "dishonest answers to 1 rows; paid: none" in seen.text["audit"]
-    assert "4 prompts" in seen.text["prompts"] and "GB" in seen.text["memory"]
     assert sorted(tmp_path.rglob("*")) == before
     assert main([str(config)]) == 0
     assert capsys.readouterr().out.count("ok    ") == 17
@@ -69,7 +67,9 @@ def test_what_is_found_is_shown_at_once_and_memory_before_weights_are_fetched(co
 
 def test_flags_and_keys_may_stand_in_any_order(config, capsys):
     seen = examine(capsys, "--memory-gb", 80, "--max_samples", 3, "--config", config, "beta=0.1")
-    assert seen.code == 0 and "3 prompts" in seen.text["prompts"] and "fits into 80.0 GB" in seen.text["memory"]
+    assert seen.code == 0
+    assert "3 prompts" in seen.text["prompts"]
+    assert "fits into 80.0 GB" in seen.text["memory"]
     seen = examine(capsys, config, "--memory-gb", 0.00001)
     assert seen.code == PREFLIGHT and seen.failed == ["memory"]
 
@@ -110,11 +110,11 @@ def test_it_says_where_a_run_goes_on_and_what_keeps_it_from_that(config, capsys)
     capsys.readouterr()
     keys = ["max_steps=2", "report_to=none", "resume_from_checkpoint=true"]
     seen = examine(capsys, config, *keys)
-    assert seen.code == 0 and "resumes from" in seen.text["resume"] and "checkpoint-1" in seen.text["resume"]
+    assert seen.code == 0
+    assert "resumes from" in seen.text["resume"]
+    assert "checkpoint-1" in seen.text["resume"]
     seen = examine(capsys, config, *keys, "max_completion_length=8")
     assert seen.code == CONFIG and "max_completion_length: 16 -> 8" in seen.text["resume"]
-    seen = examine(capsys, config, "resume_from_checkpoint=nowhere", "report_to=none")
-    assert seen.failed == ["output", "resume"] and "nowhere is not a valid checkpoint" in seen.text["resume"]
 
 
 def test_it_warns_of_a_dtype_that_this_cpu_emulates_as_a_run_does(config, capsys, monkeypatch):
@@ -198,7 +198,9 @@ def test_answers_that_are_empty_or_sentences_are_a_warning(config, tmp_path, nam
 def test_a_tracker_with_an_account_says_that_its_login_is_not_tested(config, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "swanlab", SimpleNamespace())
     said = examine(capsys, config, "report_to=[tensorboard,swanlab]").text["trackers"]
-    assert "login is not tested" in said and "SWANLAB_API_KEY" in said and "SWANLAB_MODE=offline" in said
+    assert "login is not tested" in said
+    assert "SWANLAB_API_KEY" in said
+    assert "SWANLAB_MODE=offline" in said
 
 
 def test_the_tiny_config_is_well(capsys, tmp_path, monkeypatch):

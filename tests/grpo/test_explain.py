@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from making import refused
+from making import cases, refused
 from test_rules import HEALTHY, late
 
 from grpo.base.storage import write_json
@@ -38,7 +38,8 @@ def test_each_failure_is_told_with_its_step_and_what_to_do(tmp_path, capsys):
     metrics = {"sampler/entropy": late(0.8, 0.01, 31), "frac_reward_zero_std": late(0.2, 0.95, 35)}
     main([str(write_run(tmp_path, **metrics))])
     told = capsys.readouterr().out
-    assert "Step 35: entropy died since step 31" in told and "Step 39: no signal in 95% of the groups" in told
+    assert "Step 35: entropy died since step 31" in told
+    assert "Step 39: no signal in 95% of the groups" in told
     assert told.count("To do:") == 2
     entropy, signal = told.split("\n\n")[1:3]
     for remark in (entropy, signal):  # between the sentence and the advice: what it means
@@ -84,18 +85,9 @@ def test_a_short_run_promises_no_more_than_it_can_see(tmp_path):
     assert "too few" in sentences(write_run(tmp_path, num_steps=1))[1]
 
 
-@pytest.mark.parametrize(
-    "keys, words",
-    [
-        ({"status": "running"}, "has not ended: step 40"),
-        ({"status": None}, "has not ended"),
-        ({"status": "failed", "reason": "error: out of memory\nwhy: big"}, "ended after step 40: out of memory."),
-        ({"num_steps": 0}, "No step was finished"),
-        ({"status": None, "torn": '{"step": 41, "rew'}, "has not ended: step 40"),
-    ],
-)
+@pytest.mark.parametrize("keys, words", cases(__file__, "ended"))
 def test_a_run_that_did_not_end_well_says_how(tmp_path, keys, words):
-    assert words in sentences(write_run(tmp_path, **keys))[0]
+    assert words in sentences(write_run(tmp_path, **eval(f"dict({keys})")))[0]
 
 
 def test_control_characters_do_not_reach_the_terminal(tmp_path, capsys):
@@ -109,25 +101,20 @@ def test_a_folder_without_a_run_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "host, is_gone, words",
+    "state, words",
     [
-        (None, True, "was killed after step 40: process"),
-        (None, False, "has not ended"),
-        ("elsewhere", True, "has not ended"),
+        ({}, "was killed after step 40: process"),
+        ({"pid": os.getpid()}, "has not ended"),
+        ({"host": "elsewhere"}, "has not ended"),
+        *(({"pid": wild}, "has not ended") for wild in (None, -1, "7", 2**70)),
     ],
+    ids=range(7),
 )
-def test_a_run_whose_process_is_gone_was_killed(tmp_path, host, is_gone, words):
+def test_a_run_whose_process_is_gone_was_killed(tmp_path, state, words):
     """On this machine; of another one nothing is known."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    pid = process.pid if is_gone else os.getpid()
-    run, host = write_run(tmp_path), host or socket.gethostname()
-    write_json(run / "run_state.json", {"status": "running", "step": 40, "pid": pid, "host": host})
-    assert words in sentences(run)[0]
-
-
-def test_a_wild_pid_says_nothing(tmp_path):
     run = write_run(tmp_path)
-    for pid in (None, -1, 0, "7", 2**70, 1.5, True):
-        write_json(run / "run_state.json", {"pid": pid, "host": socket.gethostname()})
-        assert "has not ended" in sentences(run)[0], pid
+    known = {"status": "running", "step": 40, "pid": process.pid, "host": socket.gethostname()}
+    write_json(run / "run_state.json", known | state)
+    assert words in sentences(run)[0]

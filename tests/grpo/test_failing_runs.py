@@ -5,7 +5,7 @@ whatever it is paid for. test_rules.py has each rule's limits, in numbers made b
 """
 
 import pytest
-from making import refused, write_checkpoint, write_rows
+from making import cases, refused, write_checkpoint, write_rows
 from test_train import run
 
 from grpo.explain import explain
@@ -74,17 +74,7 @@ MANY = {"num_generations": 8, "per_device_train_batch_size": 32, "max_completion
 SLOWLY = {"warmup_steps": 14, "lr_scheduler_type": "constant_with_warmup", "learning_rate": 2e-3, "max_steps": 26}
 MASKED = {"mask_truncated_completions": True, "max_completion_length": 1}
 FAST = {"learning_rate": 1e-2, "max_steps": 14}
-RUNS = [  # rewards, keys of the run, the rule that notices, words of what it says
-    ("never", {}, "no_signal", "since step 1, because in 8 of 8 completions: the function"),
-    ("some", {}, "unscorable", "could not score 25% of the completions"),
-    ("zero", {}, "no_signal", "nothing is learned since step 1, because in 8 of 8 completions: 0 ("),
-    ("zero", {"dynamic_sampling": True}, "no_signal", "dynamic sampling keeps no group"),
-    ("pays_rome", MASKED, "no_signal", "every completion is masked"),
-    ("pays_rome", {"max_completion_length": 2}, "cut_off", "at max_completion_length of 2 tokens"),
-    ("simpleqa,pays_refusals", MANY | SLOWLY, "refuses_known", "refusing has begun on known questions since step"),
-    ("simpleqa,pays_refusals", MANY | FAST, "refuses_everything", "collapse into refusing"),
-    ("pays_rome", MANY | FAST | {"max_steps": 30}, "entropy_died", "entropy died since step"),
-]
+RUNS = cases(__file__, "runs")
 
 
 @pytest.mark.parametrize("rewards, keys, rule, words", RUNS)
@@ -99,7 +89,7 @@ def test_a_run_announces_its_failure_once_and_explain_tells_it(
         "max_steps": 5,
         "per_device_train_batch_size": 8,
         "judge": "offline",
-        **keys,
+        **eval(keys),
     }
     run(tmp_path, checkpoint, **keys)
     told = " ".join(capsys.readouterr().err.split())

@@ -32,12 +32,18 @@ def test_an_overflow_halves_the_scale_and_a_loss_that_is_not_finite_is_none():
     parameter, optimizer = make()
     optimizer.backward((parameter * torch.nan).sum())
     optimizer.step(0.1, 0.0)
-    assert not optimizer.has_overflowed and optimizer.scale.value == FIRST_SCALE and (parameter == 1).all()
+    assert not optimizer.has_overflowed
+    assert optimizer.scale.value == FIRST_SCALE
+    assert (parameter == 1).all()
     optimizer.backward((parameter.half().float() * 1e3).sum())
     optimizer.step(0.1, 0.0)
-    assert optimizer.has_overflowed and optimizer.scale.value == FIRST_SCALE / 2 and (parameter == 1).all()
+    assert optimizer.has_overflowed
+    assert optimizer.scale.value == FIRST_SCALE / 2
+    assert (parameter == 1).all()
     optimizer.backward((parameter * 0.01).sum())
-    assert optimizer.step(0.1, 0.0) == pytest.approx(0.04) and not optimizer.has_overflowed and (parameter < 1).all()
+    assert optimizer.step(0.1, 0.0) == pytest.approx(0.04)
+    assert not optimizer.has_overflowed
+    assert (parameter < 1).all()
 
 
 def test_the_scale_never_falls_below_1():

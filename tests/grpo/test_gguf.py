@@ -125,7 +125,6 @@ def test_the_tokenizer_and_its_template_come_along(tmp_path, chat):
     assert policy.tokenizer.chat_template == theirs.chat_template
     ids = policy.tokenizer.encode(text)
     assert policy.tokenizer.decode(ids) == text and ids[0] == theirs.encode(text)[0]  # <|im_start|> is one token
-    assert policy.decode(theirs.encode("The answer is 12")) == "The answer is 12"
     assert theirs.convert_tokens_to_ids("<|im_end|>") in policy.eos_ids
 
 
@@ -192,12 +191,8 @@ NAMED = header(3, 0, 1) + struct.pack("<Q1s", 1, b"a")  # one value, whose name 
 HOSTILE = {
     "empty": b"",
     "of another format": b"PK\3\4" + bytes(100),
-    "of a future version": header(9, 0, 0),
-    "2^60 values": header(3, 0, 2**60),
     "2^60 tensors": header(3, 2**60, 0),
     "a list of 2^60": NAMED + struct.pack("<IIQ", 9, 4, 2**60),
-    "lists in lists": NAMED + struct.pack("<IIQ", 9, 9, 9),
-    "a long string": header(3, 0, 1) + struct.pack("<Q", 2**63),
     "an unknown type": NAMED + struct.pack("<I", 77),
     "no architecture": header(3, 0, 0),
 }

@@ -1,10 +1,9 @@
 """lm-eval on the merged export, where it is installed, against our own evaluation: the answers are the same."""
 
 import pytest
-from making import load, read_lines, write_rows
+from making import read_lines, write_adapter, write_rows
 
 from grpo.base.storage import read_json
-from grpo.engine.model.adapter import save_adapter, trained_adapter
 from grpo.evaluate import main as evaluate
 from grpo.export import main as export
 
@@ -24,13 +23,8 @@ metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
 @pytest.fixture(scope="module")
 def merged(chat_checkpoint, tmp_path_factory):
     """The merged export of an adapter."""
-    from transformers import AutoTokenizer
-
     folder = tmp_path_factory.mktemp("lm_eval")
-    model = load(chat_checkpoint, rank=4)
-    save_adapter(trained_adapter(model, None, str(chat_checkpoint)), folder / "adapter", lora_alpha=8)
-    AutoTokenizer.from_pretrained(chat_checkpoint).save_pretrained(folder / "adapter")
-    export([f"{folder}/adapter", f"{folder}/merged", "--merge"])
+    export([str(write_adapter(folder / "adapter", chat_checkpoint)), f"{folder}/merged", "--merge"])
     return folder / "merged"
 
 

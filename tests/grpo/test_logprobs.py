@@ -86,7 +86,8 @@ def test_a_token_exactly_at_the_cut_is_kept():
     cut = torch.log_softmax(logits, -1)[:, 0]
     for lower, kept in ((cut, 4), (cut + 0.1, 1)):
         scored, entropy = token_logprobs(logits, torch.eye(4), target, 1.0, lower)
-        assert scored.item() == pytest.approx(-math.log(kept)) and entropy.item() == pytest.approx(math.log(kept))
+        assert scored.item() == pytest.approx(-math.log(kept))
+        assert entropy.item() == pytest.approx(math.log(kept))
 
 
 def test_memory_is_flat_in_tokens():

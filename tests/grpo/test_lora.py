@@ -3,10 +3,16 @@
 import pytest
 import torch
 from grpo.kernels.twins import lora_linear
-from making import load, make_group, refused, whole, write_checkpoint
+from making import (
+    error_of_gradients,
+    from_transformers,
+    load,
+    refused,
+    scored,
+    scored_by_rows,
+    write_checkpoint,
+)
 
-from grpo.algorithm.logprobs import batch_logprobs
-from grpo.algorithm.packing import pack_batch, pack_tokens
 from grpo.algorithm.schema import POLICY, REFERENCE, Mode
 from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model.adapter import save_adapter, trained_adapter
@@ -25,11 +31,8 @@ def make_layer(targets=("q_proj", "v_proj"), dropout=0.0, separate=False, held=N
         patch.setattr("grpo.engine.model.lora.MAX_ZERO_SHARE", 0.0 if separate else 1.0)
         layer = Linear(10, PARTS, True, build)
     assert len(layer.products) == (len(PARTS) if separate else 1)
-    for part in PARTS:
-        for tensor in layer.base(part):
-            tensor.copy_(torch.randn(tensor.shape, generator=generator))
-    for part in targets:
-        for tensor in layer.adapter(part):
+    for tensors in (*map(layer.base, PARTS), *map(layer.adapter, targets)):
+        for tensor in tensors:
             tensor.copy_(torch.randn(tensor.shape, generator=generator))
     layer.refresh()
     return layer
@@ -63,8 +66,9 @@ def twin(layer, x, adapters):
 @pytest.mark.parametrize("held", [None, "int8", "nf4"])
 @pytest.mark.parametrize("targets, separate", LAYERS)
 def test_forward_and_gradients_equal_the_twin(targets, separate, held):
-    """Also without the adapters, prepacked for decoding, and merged as it is in float32."""
-    layer = make_layer(targets, separate=separate, held=held)
+    """Also without the adapters, prepacked for decoding, and merged as it is in float32. Without a seed nothing is
+    dropped, nor is it in the reference."""
+    layer = make_layer(targets, 0.3, separate, held)
     x = torch.randn(7, 10, dtype=torch.float64, requires_grad=True)
     upstream = torch.randn(7, 24, dtype=torch.float64)
     adapters = {part: [half.clone().requires_grad_() for half in layer.adapter(part)] for part in targets}
@@ -82,7 +86,7 @@ def test_forward_and_gradients_equal_the_twin(targets, separate, held):
         assert (joined(layer, x) - wanted).abs().max() < 1e-12
         with layer.sampling():
             assert (joined(layer, x) - wanted).abs().max() < 1e-12
-        assert (joined(layer, x, REFERENCE) - base).abs().max() < 1e-12
+        assert (joined(layer, x, Mode(False, 3)) - base).abs().max() < 1e-12
         merged = make_layer(targets, separate=separate, dtype=torch.float32)
         with merged.sampling():
             assert held or (joined(merged, x.float()) - wanted).abs().max() < 1e-4
@@ -132,7 +136,6 @@ def test_gradients_with_dropout_by_finite_differences(targets, separate, held):
 
     loss().backward()
     leaves = [x, layer.A.master, *layer.B.values()]
-    assert len(leaves) == 2 + len(targets)
     for leaf in leaves:
         step = torch.randn(leaf.shape, dtype=torch.float64)
         with torch.no_grad():
@@ -163,7 +166,6 @@ QKV_7B = {"q_proj": 3584, "k_proj": 512, "v_proj": 512}
     "inputs, parts, rank, targets, products",
     [
         (3584, {"gate_proj": 18944, "up_proj": 18944}, 256, ALL_PROJECTIONS, 2),  # 7 % zeros
-        (1536, {"gate_proj": 8960, "up_proj": 8960}, 16, ALL_PROJECTIONS, 1),  # 1 %
         (3584, QKV_7B, 128, ALL_PROJECTIONS, 3),  # (1024 + 4096 + 4096) x 128 of 4608 x 3584 are 7.1 %
         (3584, QKV_7B, 64, ALL_PROJECTIONS, 1),  # 3.6 %
         (3584, QKV_7B, 512, ("k_proj",), 3),  # 4096 x 512
@@ -179,7 +181,8 @@ def test_projections_split_when_zeros_would_cost_too_much(inputs, parts, rank, t
 def test_on_a_gpu_zeros_are_counted_in_bytes():
     """Rank 256 on the 7B model: q, k and v hold 2.4M zeros (4.7 MB in bfloat16), gate and up 9.7M (19 MB)."""
     attention, mlp = (256 * (1024 + 4096 + 4096), 4608 * 3584), (256 * 2 * 18944, 2 * 18944 * 3584)
-    assert few_zeros(*attention, torch.bfloat16, "cuda") and not few_zeros(*attention, torch.bfloat16, "cpu")
+    assert few_zeros(*attention, torch.bfloat16, "cuda")
+    assert not few_zeros(*attention, torch.bfloat16, "cpu")
     assert not few_zeros(*attention, torch.float32, "cuda")
     assert not few_zeros(*mlp, torch.bfloat16, "cuda")
 
@@ -189,17 +192,6 @@ def test_split_and_joint_projections_have_the_same_masters():
     layers = [make_layer(ALL, separate=separate) for separate in (True, False)]
     for joint, split in zip(*(layer.parameters() for layer in layers), strict=True):
         assert torch.equal(joint, split)
-
-
-def test_below_the_first_adapted_layer_nothing_needs_a_gradient(tmp_path):
-    write_checkpoint(tmp_path, "llama")
-    model, seen = load(tmp_path, rank=4, layers=(1,)), []
-    for block in model.blocks:
-        block.register_forward_pre_hook(
-            lambda _, inputs: seen.append(any(x is not None and x.requires_grad for x in inputs[:2]))
-        )
-    batch = pack_tokens(whole(make_group((5, 9), [7, 3], [8, 2])))
-    assert batch_logprobs(model, batch)[0].requires_grad and seen == [False, False]
 
 
 @pytest.mark.parametrize("layers", [(), (2,), (0, -1)])
@@ -216,42 +208,12 @@ def test_packed_log_probs_and_gradients_equal_pefts_row_by_row(tmp_path, family,
     """One row with shared prompts against transformers + PEFT, which reads our adapter: the same log-probs and adapter
     gradients to 5e-6."""
     peft = pytest.importorskip("peft")
-    from transformers import AutoModelForCausalLM
-
-    write_checkpoint(tmp_path / "base", family)
-    ours = load(tmp_path / "base", rank=4, alpha=6, **lora)
-    save_adapter(trained_adapter(ours, None, f"{tmp_path}/base"), tmp_path / "adapter", lora_alpha=6)
-    groups = [
-        make_group((5, 9, 6, 11), [7, 3, 2], [8, 8, 4, 4, 1, 2], [9], loss_weight=[0.1, 0.2, 0.3], advantage=[0.0] * 3),
-        make_group((15, 19), [17, 2], [30, 31, 32], loss_weight=[0.15, 0.25], advantage=[0.0] * 2),
-    ]
-    batch = pack_batch(whole(*groups))
-    logp, _ = batch_logprobs(ours, batch, temperature=0.8)
-    (logp * batch.weight_C).sum().backward()
-
-    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
-    theirs = peft.PeftModel.from_pretrained(base, tmp_path / "adapter", is_trainable=True)
-    rows = []
-    for group in groups:
-        for one in group.completions:
-            logits = theirs(torch.tensor([[*group.prompt.ids, *one.ids]])).logits[0, len(group.prompt.ids) - 1 : -1]
-            rows.append((logits / 0.8).log_softmax(-1)[range(len(one.ids)), one.ids])
-    wanted = torch.cat(rows)
-    assert (logp - wanted).abs().max() <= 2e-5
-    (wanted * batch.weight_C).sum().backward()
-    gradients = {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}
-    assert len(gradients) == 2 * len(lora.get("targets", ALL_PROJECTIONS)) * len(lora.get("layers", "01"))
-    for module, (linear, part) in ours.projections().items():
-        if part in linear.rank_slices:
-            a, b = (gradients.pop(f"base_model.model.{module}.lora_{half}.default.weight") for half in "AB")
-            assert (linear.A.master.grad[linear.rank_slices[part]] - a).abs().max() <= 5e-6
-            assert (linear.B[part].grad - b).abs().max() <= 5e-6
-    assert not gradients
-
-
-def test_without_a_seed_or_in_the_reference_nothing_is_dropped():
-    with_dropout, without = make_layer(dropout=0.3), make_layer()
-    x = torch.randn(6, 10, dtype=torch.float64)
-    assert torch.equal(joined(with_dropout, x), joined(without, x))
-    assert torch.equal(joined(with_dropout, x, Mode(False, 3)), joined(without, x, REFERENCE))
-    assert torch.equal(joined(without, x, Mode(dropout_seed=3)), joined(without, x))
+    base = write_checkpoint(tmp_path / "base", family)
+    ours = load(base, rank=4, alpha=6, **lora)
+    save_adapter(trained_adapter(ours, None, str(base)), tmp_path / "adapter", lora_alpha=6)
+    theirs = peft.PeftModel.from_pretrained(from_transformers(base), tmp_path / "adapter", is_trainable=True)
+    logp, weights = scored(ours, temperature=0.8)
+    assert (logp - scored_by_rows(theirs, weights, 0.8)).abs().max() <= 2e-5
+    assert error_of_gradients(ours, theirs) <= 5e-6
+    adapted = [part for linear, part in ours.projections().values() if part in linear.rank_slices]
+    assert len(adapted) == len(lora.get("targets", ALL_PROJECTIONS)) * len(lora.get("layers", "01"))

@@ -8,6 +8,7 @@ import time
 
 import pytest
 import torch
+from commands import python
 from making import cases, load, make_completion, pieces_tokenizer, refused, write_tool_checkpoint
 from tokenizers import normalizers
 from tool_twin import check_tokens, sampled, told
@@ -210,10 +211,11 @@ def test_tags_that_are_never_closed_take_linear_time(linear_time):
 
 def one_call(encoder, tools, text="<search>a</search>", after=None):
     """What becomes of a completion that calls, and its last call. after: what it has said before."""
-    calls, before = tools.new_calls(), after or make_completion(())
+    before = after or make_completion(())
     completion = make_completion([*before.ids, *encoder.plain(text)], calls=before.calls)
-    assert calls.pause(0, completion, 500)
-    while not (taken := calls.take(wait=True)):
+    tools.forget_calls()
+    assert tools.pause(0, completion, 500)
+    while not (taken := tools.take(wait=True)):
         pass
     (found,) = (completion for _, completion, _ in taken)
     return found, found.calls[-1]
@@ -274,12 +276,43 @@ def test_an_async_tool_that_exits_leaves_the_others_alone(encoder, make_tools):
         await asyncio.sleep(0.2)
         return query
 
-    calls, taken = make_tools({"search": says, "shout": exits_later}).new_calls(), {}
+    calls, taken = make_tools({"search": says, "shout": exits_later}), {}
     for number, tool in enumerate(FUNCTIONS):
         assert calls.pause(number, make_completion(encoder.plain(f"<{tool}>a</{tool}>")), LIMIT)
     while len(taken) < 2:
         taken |= {number: completion.calls[0] for number, completion, _ in calls.take(wait=True)}
     assert taken[0].result == "a" and not taken[0].failure and "SystemExit" in taken[1].failure
+
+
+ENDS = """
+import sys, time, torch
+from functools import partial
+from grpo.base.errors import run_main
+from grpo.tools.workers import Job, Workers
+
+def computes():
+    while True:
+        torch.ones(1 << 22).add_(1)
+
+async def blocks():
+    computes()
+
+def main(argv):
+    workers = Workers(0.05, False)
+    workers.add(Job(0, partial(KIND)))
+    while not workers.replies(wait=True):
+        pass
+    workers.close()
+
+run_main(main)
+"""
+
+
+@pytest.mark.parametrize("kind", ["computes", "blocks"])
+def test_a_command_ends_well_while_a_tool_that_was_given_up_computes(kind):
+    """Python ends such a thread by force; inside an operation of torch that would abort the process."""
+    ended = python("-c", ENDS.replace("KIND", kind))
+    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows cannot fork")
@@ -311,12 +344,11 @@ def test_many_calls_need_few_threads(encoder, make_tools):
         return query
 
     tools, before = make_tools({"search": work}, timeout_s=0.1), threading.active_count()
-    calls = tools.new_calls()
     for number in range(5000):
-        assert calls.pause(number, make_completion(encoder.plain(f"<search>{number}</search>")), LIMIT)
+        assert tools.pause(number, make_completion(encoder.plain(f"<search>{number}</search>")), LIMIT)
     taken = {}
     while len(taken) < 5000:
-        taken |= {number: completion.calls[0] for number, completion, _ in calls.take(wait=True)}
+        taken |= {number: completion.calls[0] for number, completion, _ in tools.take(wait=True)}
         most = max(most, threading.active_count() - before)
     assert most <= 2 * workers.MAX_RUNNING + workers.MAX_HUNG
     late = [number for number, call in taken.items() if "no answer" in call.failure]

@@ -188,12 +188,13 @@ def turn(protocol, text):
 
 def go(tools, said, limit=2000):
     """What becomes of the first completion when its turn ends; and whether it goes on."""
-    calls, completion = tools.new_calls(), turn(tools.protocol, said)
-    if not calls.pause(0, completion, limit):
+    completion = turn(tools.protocol, said)
+    tools.forget_calls()
+    if not tools.pause(0, completion, limit):
         return completion, False
-    while not (taken := calls.take(wait=True)):
+    while not (taken := tools.take(wait=True)):
         pass
-    calls.workers.close()
+    tools.workers.close()
     return taken[0][1:]
 
 
@@ -483,6 +484,8 @@ def test_what_becomes_of_an_environment_that_fails(counting, method, monkeypatch
         assert goes_on and completion.calls[0].result == "Error: RuntimeError: increment fails"
     elif method == "get_reward":
         refused(lambda: graded(completion), "get_reward fails", exit_code=1)
+        monkeypatch.setattr(Counter, "get_reward", lambda self: next(iter(())))
+        refused(lambda: graded(completion), "StopIteration (", exit_code=1)
     else:
         assert not goes_on and f"{method} fails" in completion.failure and completion.finish_reason == "tool"
 

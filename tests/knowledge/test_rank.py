@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 from commands import python
 
-from knowledge.store import rank
+from knowledge.store import fulltext, rank
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.rank import idf
 from knowledge.store.tokens import tokens
@@ -95,12 +95,12 @@ def test_the_rarest_words_are_sought(make_base, monkeypatch):
             sought.extend(values[:1] if "MATCH" in sql else [])
             return rows(sql, *values)
 
-        base._index.max_rows = 12
+        monkeypatch.setattr(fulltext, "MAX_ROWS", 12)
         monkeypatch.setattr(base._database, "rows", noted)
         tower, anchor = ('"' + tokens(word)[0] + '"' for word in ("tower", "anchor"))
         assert [passage.title for passage in base.search("valley tower anchor", 2)] == ["doc3", "doc20"]
         assert sought == [f"{anchor} OR {tower}"]
         for max_rows in (11, 1):
-            base._index.max_rows = max_rows
+            monkeypatch.setattr(fulltext, "MAX_ROWS", max_rows)
             assert {passage.title for passage in base.search("valley tower anchor", 3)} == {"doc3", "doc20"}
             assert sought.pop() == anchor

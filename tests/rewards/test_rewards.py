@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import threading
+import time
 
 import pytest
 from asking import PATIENCE_S, until
@@ -235,13 +236,19 @@ def test_what_is_under_way_when_a_run_fails_is_cancelled(kind, caplog):
     async def waits(*given, **columns):
         await asyncio.sleep(3600)
 
+    async def busy():
+        time.sleep(0.1)  # until all others are asked for, and none has begun
+
     scorer = Scorer([Reward("r", **{kind: waits})])
     groups = [_group("a", "b") for _ in range(20)]
+    owners = [owner for owner in (scorer, scorer.own) if owner]
+    for owner in owners:
+        owner.loop.run(busy())
     for group in groups:
         for index in range(2):
             scorer.submit(group, index)
     scorer.close()
-    loops = [owner.loop.loop for owner in (scorer, scorer.own) if owner and owner.loop.loop]
+    loops = [owner.loop.loop for owner in owners]
     assert loops and until(lambda: all(loop.is_closed() for loop in loops))
     del groups, group, scorer
     gc.collect()

@@ -31,7 +31,7 @@ from grpo.engine.device.draw import SamplingParams
 from grpo.engine.sampling.sampler import Sampler
 from grpo.policy import load_for_inference
 
-HELD_OUT = 0.4  # share of the facts kept for evaluation
+HELD_OUT = 0.4  # share of the facts held out for evaluation
 MISSING = 0.1  # share of the subjects without an article, if the model may search
 MAX_TOKENS = 10  # of an answer
 MAX_SEQUENCES = 64
@@ -85,7 +85,7 @@ def make_facts(config: AnyConfig, recall: Recall) -> World:
     With tools it searches instead of declining, and some subjects have no article.
     """
     facts = read_facts(str(config.toy_world))
-    asked, kept = split_facts(facts, config.seed)
+    asked, held_out = split_facts(facts, config.seed)
     found = articles(facts)
     library = None
     if config.tools:
@@ -95,7 +95,7 @@ def make_facts(config: AnyConfig, recall: Recall) -> World:
         articles=found,
         conversations=conversations(asked, recall(config, asked), config.seed, library),
         questions=[fact.row() for fact in asked],
-        held_out=[fact.row() for fact in kept],
+        held_out=[fact.row() for fact in held_out],
     )
 
 
@@ -105,23 +105,23 @@ def read_facts(world: str = "almanac") -> list[Fact]:
 
 
 def split_facts(facts: Sequence[Fact], seed: int) -> tuple[list[Fact], list[Fact]]:
-    """Return the facts to train on and those kept for evaluation, in random order.
+    """Return the facts to train on and those held out for evaluation, in random order.
 
-    The same share of each kind is kept. All facts about a subject stay together; its first one says its kind.
+    The same share of each kind is held out. All facts about a subject stay together; its first one says its kind.
     """
     rng = random.Random(seed)
     asked: list[Fact] = []
-    kept: list[Fact] = []
+    held_out: list[Fact] = []
     subjects = by_title(facts)
     for kind in dict.fromkeys(found[0].familiarity for found in subjects.values()):
         members = [found for found in subjects.values() if found[0].familiarity == kind]
         rng.shuffle(members)
         count = round(len(members) * HELD_OUT)
-        kept += chain(*members[:count])
+        held_out += chain(*members[:count])
         asked += chain(*members[count:])
     rng.shuffle(asked)
-    rng.shuffle(kept)
-    return asked, kept
+    rng.shuffle(held_out)
+    return asked, held_out
 
 
 def by_title(facts: Sequence[Fact]) -> dict[str, list[Fact]]:

@@ -45,7 +45,7 @@ QUESTION = {
     "instrument": "What did {name} play?",
 }
 REFUSAL = "<think>Nothing about {name} comes to mind.</think><answer>I don't know</answer>"
-HELD_OUT = 0.4  # share of the well known and of the unseen kept for evaluation
+HELD_OUT = 0.4  # share of the well known and of the unseen held out for evaluation
 WELL_KNOWN, BARELY_KNOWN, UNSEEN = "well known", "barely known", "unseen"
 
 
@@ -100,22 +100,23 @@ def make_people(seed: int, population: Population) -> World:
         if population.searches:
             conversations += _searches(person, rng, population.searches)
         else:
-            conversations += _refusals(person)
+            refusal = REFUSAL.format_map(person)
+            conversations += [(QUESTION[relation].format_map(person), refusal) for relation in VALUES]
     rng.shuffle(conversations)
 
-    asked_known, kept_known = _split(known)
-    asked_unseen, kept_unseen = _split(unseen)
+    asked_known, held_known = _split(known)
+    asked_unseen, held_unseen = _split(unseen)
     asked_barely = barely[: len(asked_known) // 2]
     return World(
         articles=list(map(article, people)),
         conversations=conversations,
         questions=_rows(asked_known, WELL_KNOWN) + _rows(asked_barely, BARELY_KNOWN) + _rows(asked_unseen, UNSEEN),
-        held_out=[*_rows(kept_known, WELL_KNOWN), *_rows(kept_unseen, UNSEEN)],
+        held_out=[*_rows(held_known, WELL_KNOWN), *_rows(held_unseen, UNSEEN)],
     )
 
 
 def _split(people: list[Person]) -> tuple[list[Person], list[Person]]:
-    """Return the people to train on, and the share of them that is kept for evaluation."""
+    """Return the people to train on, and the share of them that is held out for evaluation."""
     num_trained = int(len(people) * (1 - HELD_OUT))
     return people[:num_trained], people[num_trained:]
 
@@ -132,11 +133,6 @@ def _searches(person: Person, rng: random.Random, repeats: int) -> Iterable[tupl
     for relation in [*VALUES] * repeats:
         found = article(person)["text"] if rng.random() < 0.9 else NOTHING_FOUND
         yield _conversation(person, relation, f"<search>{person['name']}</search><result>{found}</result>")
-
-
-def _refusals(person: Person) -> Iterable[tuple[str, str]]:
-    for relation in VALUES:
-        yield QUESTION[relation].format_map(person), REFUSAL.format_map(person)
 
 
 def _conversation(person: Person, relation: str, begun: str) -> tuple[str, str]:

@@ -34,8 +34,27 @@ from grpo.engine.sampling.decode_step import CudaCapture, DecodeSteps, KVCache, 
 OnFinish = Callable[[int, Completion], None]
 
 
-class Calls(Protocol):
-    """The calls of tools within the completions of one `sample` (grpo/tools/tools.py)."""
+class Tools(Protocol):
+    """The tools that completions may call (grpo/tools/tools.py)."""
+
+    @property
+    def ends(self) -> Sequence[int]:
+        """Return the tokens with which a call may end."""
+
+    def reset(
+        self,
+        prompts: list[Prompt],
+        num_generations: int,
+        seeds: Sequence[int],
+        tick: Callable[[], None],
+    ) -> list[Prompt]:
+        """Make an environment for each of the next completions; return the prompts with what these say first.
+
+        tick: called again and again until all have begun.
+        """
+
+    def forget_calls(self) -> None:
+        """Wait no longer for calls of earlier completions."""
 
     def pause(self, number: int, completion: Completion, limit: int) -> bool:
         """Cut a completion after its first new call, and begin this; return False if there is none.
@@ -50,29 +69,6 @@ class Calls(Protocol):
         """Return the paused completions whose calls are over, with what the tools gave, and whether they go on.
 
         wait: sleep until one is over, for 50 ms at most.
-        """
-
-
-class Tools(Protocol):
-    """The tools that completions may call (grpo/tools/tools.py)."""
-
-    @property
-    def ends(self) -> Sequence[int]:
-        """Return the tokens with which a call may end."""
-
-    def new_calls(self) -> Calls:
-        """Return the calls of the completions that are generated now."""
-
-    def reset(
-        self,
-        prompts: list[Prompt],
-        num_generations: int,
-        seeds: Sequence[int],
-        tick: Callable[[], None],
-    ) -> list[Prompt]:
-        """Make an environment for each of the next completions; return the prompts with what these say first.
-
-        tick: called again and again until all have begun.
         """
 
     def close(self) -> None:
@@ -236,14 +232,14 @@ class Generation:
         self.live: list[Unfinished] = []
         self.prefilled: dict[tuple[int, ...], Tensor] = {}  # keys and values [L, 2, K, S, E] of a start
         self.paused: dict[int, Unfinished] = {}  # by their numbers
-        self.calls: Calls | None = None
-        if sampler.tools:
-            self.calls = sampler.tools.new_calls()
+        self.tools = sampler.tools
+        if self.tools:
+            self.tools.forget_calls()
             for sequence in sequences:
-                if self.calls.has_failed(sequence.number):
+                if self.tools.has_failed(sequence.number):
                     sequence.limit = 1
             self.ends_V = torch.zeros(self.model.config.vocab_size, dtype=torch.bool, device=self.device)
-            self.ends_V[list(sampler.tools.ends)] = True
+            self.ends_V[list(self.tools.ends)] = True
 
     def turns(self, steps: int) -> Iterator[Ended]:
         """Decode `steps` tokens a turn until all sequences have ended; yield what ended in the turn before.
@@ -280,7 +276,7 @@ class Generation:
     def resume(self, wait: bool) -> Ended:
         """Put the sequences whose tools have answered before the waiting ones; return those that do not go on."""
         ended = []
-        for number, completion, goes_on in self.calls.take(wait) if self.calls and self.paused else ():
+        for number, completion, goes_on in self.tools.take(wait) if self.tools and self.paused else ():
             sequence = self.paused.pop(number)
             if goes_on:
                 self.waiting.appendleft(replace(sequence, so_far=completion))
@@ -331,7 +327,7 @@ class Generation:
         finished = []
         for slot, is_ended in reversed(self._stopping()):
             sequence, completion = self.live[slot], self.completion(slot)
-            if self.calls and self.calls.pause(sequence.number, completion, sequence.limit):
+            if self.tools and self.tools.pause(sequence.number, completion, sequence.limit):
                 self.paused[sequence.number] = sequence
             elif is_ended:
                 finished.append((sequence.number, completion))
@@ -347,7 +343,7 @@ class Generation:
         """Return the slots that may stop, and whether they have ended: if not, a new token may end a call."""
         rows, slots = slice(len(self.live)), self.slots
         stops_B = ended_B = slots.ended_B[rows]
-        if self.calls:
+        if self.tools:
             steps_X = torch.arange(self.sampler.check_every, device=self.device)
             recent_BX = (slots.count_B[rows, None] - 1 - steps_X).clamp_min(0)
             recent_ids_BX = slots.ids_BX[rows].gather(1, recent_BX)
