@@ -48,7 +48,7 @@ setup(
             "nbclient>=0.10",
             "ipykernel>=6.29",
         ],
-        "bench": ["trl>=0.27", "peft>=0.18", "rank-bm25>=0.2", "ctranslate2>=4.5"],
+        "bench": ["trl>=0.27", "peft>=0.18", "rank-bm25>=0.2", "ctranslate2>=4.5", "xllamacpp>=2026.1", "gguf>=0.10"],
         "track": ["swanlab", "wandb"],
     },
 )

@@ -17,6 +17,7 @@ Read first what they share:
     workload       prompts and the lengths of completions
     models         checkpoints with random weights
     peers          transformers' model, CTranslate2's generator and TRL's trainer, with our settings
+    llama_cpp      llama.cpp, with a checkpoint as a GGUF file
     ceilings       what the hardware reaches at best
     steps          a trainer that is ready for steps, and a judge that takes its time
 

@@ -1,4 +1,4 @@
-"""python -m bench.sampler [--peer NAME] [--models smollm2] [--batches 32] [--tokens 64] [--rank 16]
+"""python -m bench.sampler [--peer NAME] [--models smollm2] [--batches 32] [--tokens 64] [--rank 16] [--busy]
 
 How fast is generation, compared with transformers' generate at the same weights, dtype, prompts and lengths
 (temperature 1, top_k 0)? With a vocabulary of 152k entries and top-p: --models 0.5b --batches 16 --tokens 32
@@ -12,17 +12,20 @@ How fast is generation, compared with transformers' generate at the same weights
 Lengths are forced without touching how either side works: ours takes `limits`, the tokens that each completion may
 have; transformers has stopping criteria that answer row by row, and fills done rows with padding until the longest is
 done. Neither side knows an end token. For transformers, prompts of different lengths are padded on the left and
-repeated for each completion, as TRL does. CTranslate2 is given the lengths, too, and runs in float32 (--dtype float32).
-Ours records log-probs while it samples; transformers is not asked to.
+repeated for each completion, as TRL does. CTranslate2 and llama.cpp are given the lengths, too, and run in float32
+(--dtype float32). Ours records log-probs while it samples; transformers is not asked to.
 
 Checked in the same run, in float32: log-probs of the drawn tokens equal those of transformers' forward pass, and greedy
-texts those of CTranslate2. The floor is that of all decode steps, each with the rows that are not done. The last line
+texts those of the engine. The floor is that of all decode steps, each with the rows that are not done. The last line
 of stdout is JSON.
 """
 
 import operator
 import statistics
-from collections.abc import Sequence
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -30,6 +33,7 @@ from pathlib import Path
 import torch
 
 from bench import ceilings, models, peers
+from bench.llama_cpp import LlamaCpp
 from bench.record import Results, parse
 from bench.timing import Side
 from bench.workload import KINDS, Work, padded, random_rows
@@ -55,6 +59,7 @@ SIZES = {
         "tokens": 64,  # of the longest completion
         "top_p": 1.0,
         "rank": 0,  # of an adapter on all projections, of our side alone
+        "busy": False,  # one process beside it that never waits
         "vocabulary": 32768,  # of the drawing
     },
     "cuda": {"models": ["1.5b"], "tokens": 512, "vocabulary": 151936},
@@ -103,6 +108,17 @@ def sample(sampler: Sampler, work: Work, **settings: float) -> list[Completion]:
     return list(chain(*sampler.sample(work.prompts, work.group, params, seeds, limits=work.lengths)))
 
 
+@contextmanager
+def busy_process() -> Iterator[None]:
+    """Keep a core busy meanwhile."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
 def speed(path: Path, work: Work, name: str, results: Results) -> None:
     """Time generation."""
     options = results.options
@@ -117,15 +133,20 @@ def speed(path: Path, work: Work, name: str, results: Results) -> None:
     if options.peer == "hf":
         peer = peers.transformers_model(path, models.build_of(options))
         sides["hf"] = partial(generate, peer, work, options.top_p)
-    elif options.peer == "ctranslate2":
-        sides["ctranslate2"] = partial(peers.CTranslate2(path).generate, work)
+    elif options.peer != "none":
+        sides[options.peer] = partial(engine_of(options.peer, path, work).generate, work)
     floor = ceilings.generation_floor(model, work, results.peak)
     target = TARGETS.get(options.peer, (None, None))[work.group > 1]
     results.compare(name, sides, sum(work.lengths), floor, target=target)
 
 
+def engine_of(peer: str, path: Path, work: Work) -> peers.CTranslate2 | LlamaCpp:
+    """Load a checkpoint into one of the engines."""
+    return peers.CTranslate2(path) if peer == "ctranslate2" else LlamaCpp(path, len(work.lengths))
+
+
 def agreement(path: Path, options) -> dict[str, float]:
-    """Compare both sides in float32: log-probs of drawn tokens with transformers', greedy texts with CTranslate2's."""
+    """Compare both sides in float32: log-probs of drawn tokens with transformers', greedy texts with an engine's."""
     build = models.build_of(options, dtype="float32")
     model = models.ours(path, build)
     prompts = random_rows([5, 7, 9, 11, 13, 15, 17, 20], model.config.vocab_size)
@@ -137,7 +158,7 @@ def agreement(path: Path, options) -> dict[str, float]:
         return {"logp_difference_max": float(errors_C.max())}
     from transformers import AutoTokenizer
 
-    texts = peers.CTranslate2(path).generate(work, greedy=True)
+    texts = engine_of(options.peer, path, work).generate(work, greedy=True)
     tokenizer = AutoTokenizer.from_pretrained(path)
     mine = [tokenizer.decode(completion.ids) for completion in sample(sampler, work, top_k=1)]
     return {"share of the same greedy texts": statistics.mean(map(operator.eq, texts, mine))}
@@ -185,20 +206,23 @@ def main(argv: list[str] | None = None) -> dict:
     needs = {
         "hf": ("transformers",),
         "ctranslate2": ("ctranslate2", "transformers"),
+        "llama.cpp": ("xllamacpp", "gguf", "transformers"),
         "none": (),
     }
     options = parse("sampler", __doc__, argv, SIZES, needs, choices={"models": models.SHAPES})
     results = Results("sampler", options, ceilings.peaks)
     about = f", top_p {options.top_p:g}" if options.top_p < 1 else ""
     about += f", adapter of rank {options.rank}" if options.rank else ""
-    about += ", with ctranslate2" if options.peer == "ctranslate2" else ""
+    about += ", beside a busy process" if options.busy else ""
+    about += f", with {options.peer}" if options.peer not in ("hf", "none") else ""
     for name in options.models:
         vocab = models.SHAPES[name]["vocab_size"]
         with models.temporary_model(name, options) as path:
             for batch in options.batches:
                 for kind, make in KINDS.items():
                     work = make(batch, options.tokens, vocab)
-                    speed(path, work, f"{name}, {kind} lengths, batch {batch}{about}", results)
+                    with busy_process() if options.busy else nullcontext():
+                        speed(path, work, f"{name}, {kind} lengths, batch {batch}{about}", results)
             if options.peer != "none":
                 results.check({f"{name} {check}": value for check, value in agreement(path, options).items()})
     drawing(results)

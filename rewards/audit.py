@@ -13,14 +13,15 @@ length does, the weighted sum decides.
 Judges and decomposers are asked at most --calls questions in all. What they were not asked about is not tried, and
 counted. Your own function is called once for each text, and may ask whom it likes.
 
-The exit code is 1 if an attack is paid, or if your function fails on one. It is 0 if none is, and 3 if nothing could be
-tried. To see it find something, try the parser of judges' replies that KnowRL published:
+The exit code is 1 if an attack is paid, or if your function fails on one or ends the process. It is 0 if none is, and 3
+if nothing could be tried. To see it find something, try the parser of judges' replies that KnowRL published:
 
   python -m rewards.audit rewards/examples/knowrl_judge.yaml
 """
 
 import json
 import math
+import os
 import sys
 import tempfile
 from collections import Counter
@@ -28,6 +29,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import NoReturn
 
 from grpo.algorithm.schema import Completion, Group, Prompt, Score
 from grpo.base.errors import INTERNAL, PREFLIGHT, UserError, escape, run_main
@@ -154,7 +156,7 @@ def audit(
     the one that rewards and prompt ask for. rows: the data, if it was read. UserError if the data cannot be read, if no
     row has an answer, and if a reward cannot be built, or asked about honest texts.
     """
-    with with_data(config) as config:
+    with with_data(config) as config, no_way_out():
         rows = rows or QuestionData(config).load(Questions.to_train(config))[0]
         found = Audit(form or asked_form(config))
         options = asdict(config) | {"allowance": iter(range(num_calls))}
@@ -285,6 +287,24 @@ def with_data(config: TrainConfig) -> Iterator[TrainConfig]:
         located = locate(config)
         assert isinstance(located, TrainConfig)
         yield located
+
+
+@contextmanager
+def no_way_out() -> Iterator[None]:
+    """Make os._exit an error of this process: a function that ends it would end the audit, with the exit code 0."""
+    leave = os._exit
+    process = os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != process:  # a child may end as it likes
+            leave(status)
+        raise RuntimeError(f"it calls os._exit({status}), which ends the process")
+
+    os._exit = refuse
+    try:
+        yield
+    finally:
+        os._exit = leave
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from grpo.report import plot
 RUNS = {  # a benchmark and its options -> a package that it needs
     "sampler --peer hf": "transformers",
     "sampler --peer ctranslate2 --dtype float32": "ctranslate2",
+    "sampler --peer llama.cpp --dtype float32": "xllamacpp",
     "sampler --peer none": "torch",
     "logprob --peer torch": "torch",
     "logprob --peer none": "torch",

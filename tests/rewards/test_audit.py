@@ -169,6 +169,14 @@ def test_a_reward_that_fails_on_an_attack_is_found(world):
     assert "IndexError" in found.findings[0].remedy
 
 
+@pytest.mark.parametrize("when", ["found is None", "True"])
+def test_a_reward_that_ends_the_process_does_not_end_it_well(world, when):
+    """On an attack, and on an honest answer. In a process of its own, which would end with 0."""
+    code = "from os import _exit\n" + falling(f"_exit(0) if {when} else strictly(text, truth, found)")
+    done = python("-m", "grpo", "rewards.audit", *world(code, ":falls"))
+    assert done.returncode == 1 and "os._exit(0)" in done.stdout + done.stderr
+
+
 def test_a_reward_that_cannot_be_asked_ends_the_audit_with_the_reason(world):
     broken = world("def broken(completions, **columns):\n    return 1 / 0\n", ":broken", "exact")
     refused(lambda: audited(*broken), "broken failed", exit_code=INTERNAL)
