@@ -180,7 +180,7 @@ def logprobs(model: Transformer, ids_NS: Tensor, temperature: float = 1.0) -> Te
 
 
 def grpo_step(policy, reference, optimizer, prompts: Ids, completions: Ids, rewards: list[float], c: Settings) -> float:
-    """Train on the completions of one step, given group by group. Return the share of tokens that were clipped."""
+    """Train on the completions of one step, given group by group. Return the share clipped in the last update."""
     ids_NS, mask_NS = pad(prompts, completions)
     num_tokens_N1 = mask_NS.sum(dim=1, keepdim=True)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from grpo.algorithm.credit import answer_start
-from grpo.algorithm.loss import Loss
+from grpo.algorithm.loss import LossAndStats
 from grpo.algorithm.schema import Group, Order, PackedBatch, completions_of
 from grpo.algorithm.step import Learned, Learner
 from grpo.base.errors import PREFLIGHT, UserError, run_main
@@ -89,9 +89,9 @@ class Sft(Learner):
         self.step += 1
         return learned
 
-    def loss(self, batch: PackedBatch, logp_C: Tensor, entropy_C: Tensor, num_tokens: int) -> Loss:
+    def loss(self, batch: PackedBatch, logp_C: Tensor, entropy_C: Tensor, num_tokens: int) -> LossAndStats:
         loss = -(batch.advantage_C * logp_C * batch.weight_C).sum()
-        return loss, dict.fromkeys(("kl", "clipped_low", "clipped_high"), torch.zeros_like(loss))  # it has none of them
+        return loss, dict.fromkeys(("kl", "clipped_low", "clipped_high"), torch.zeros_like(logp_C))  # it has none
 
 
 class SftTrainer(Trainer[SftConfig]):

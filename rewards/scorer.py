@@ -132,7 +132,8 @@ class Scorer:
 
     def check_numbers(self) -> None:
         """Raise UserError if a reward has returned NaN, an infinite or a far too large number."""
-        for name, value in self.not_numbers.items():
+        if self.not_numbers:
+            name, value = next(iter(self.not_numbers.items()))
             raise UserError(
                 f"the reward {name} returned {value}",
                 NOT_A_REWARD,

@@ -46,8 +46,10 @@ def batch_logprobs(
     attend = packed_attention(model, batch.layout)
     hidden_TD = model(batch.ids_T, batch.positions_T, attend, mode)
     hidden_CD = _Sources.apply(hidden_TD, batch.source_C)
-    targets_C, cut_C, chunks = batch.targets_C, batch.cut_C, (chunk, model.log_softmax_rows, trains_entropy)
-    return token_logprobs(hidden_CD, model.head(), targets_C, temperature, cut_C, *chunks)  # Eq. 3
+    head_VD, log_softmax = model.head(), model.log_softmax_rows
+    return token_logprobs(
+        hidden_CD, head_VD, batch.targets_C, temperature, batch.cut_C, chunk, log_softmax, trains_entropy
+    )  # Eq. 3
 
 
 def token_logprobs(

@@ -5,8 +5,6 @@ dr_grpo and bnpo differ only in `weight_C` (loss_weights.py). Without a KL term 
 other line `if settings. ...` is a variant of GRPO; variants.py lists them.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -14,11 +12,11 @@ from grpo.algorithm import variants
 from grpo.algorithm.interfaces import Settings
 from grpo.algorithm.schema import PackedBatch
 
-Loss = tuple[Tensor, dict[str, Tensor]]  # of a micro-batch, a scalar; and statistics of its tokens, [C]
+LossAndStats = tuple[Tensor, dict[str, Tensor]]  # of a micro-batch, a scalar; and statistics of its tokens, [C]
 MAX_LOG_RATIO = 20.0  # nats; a larger one means no more than this, and its exp may overflow
 
 
-def policy_loss(batch: PackedBatch, logp_C: Tensor, settings: Settings) -> Loss:
+def policy_loss(batch: PackedBatch, logp_C: Tensor, settings: Settings) -> LossAndStats:
     """Compute the loss of a micro-batch, a scalar to minimise.
 
     logp_C: log-probs under the policy being trained, in nats, with gradient. `batch` holds those under the policy that
@@ -36,7 +34,8 @@ def policy_loss(batch: PackedBatch, logp_C: Tensor, settings: Settings) -> Loss:
     ratio_C = log_ratio_C.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()  # Eq. 4
 
     if settings.loss_type == "cispo":
-        low, high = 0.0, settings.epsilon_high or math.inf
+        assert settings.epsilon_high is not None
+        low, high = 0.0, settings.epsilon_high
         surrogate_C = variants.cispo(ratio_C, high, advantage_C, logp_C)  # Eq. 21
     else:
         low = 1 - settings.epsilon

@@ -112,7 +112,7 @@ def pack_batch(
 
     places = [place for place, completion in enumerate(completions) for _ in completion.trained()]
     weights = [completion.loss_weight for completion in completions for _ in completion.trained()]
-    has_ref, has_old = completions[0].ref_logps, completions[0].old_logps
+    has_ref, has_old = bool(completions[0].ref_logps), bool(completions[0].old_logps)  # all have them, or none
     return PackedBatch(
         **vars(tokens),
         completion_C=torch.tensor(places, dtype=torch.int64, device=device),

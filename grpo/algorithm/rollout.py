@@ -13,7 +13,7 @@ from grpo.algorithm import variants
 from grpo.algorithm.interfaces import Peers, Sampler, Scorer, Settings
 from grpo.algorithm.schema import Completion, Group, Order, Prompt, TrainerState, hash_seed
 
-COMPLETION = 0  # a fifth number, so that no completion shares its seed with a dropout mask, whose seed hashes four
+SALT = 0  # a fifth number, so that no completion shares its seed with a dropout mask, whose seed hashes four
 NOT_SAMPLED = Completion.given([], "length")  # where a group's next completion will be
 Phase = Callable[[str], AbstractContextManager]  # surrounds the work of a phase: its clock, and what may interrupt it
 Reset = Callable[[list[Prompt], int, Sequence[int]], list[Prompt]]
@@ -94,7 +94,7 @@ class Rollout:
         for number in range(num_groups):
             first = (replicas.rank + number * replicas.world) * settings.num_generations
             places = range(first, first + settings.num_generations)
-            seeds += [hash_seed(settings.seed, step, attempt, COMPLETION, place) for place in places]
+            seeds += [hash_seed(settings.seed, step, attempt, SALT, place) for place in places]
         return seeds
 
     def wait(self, groups: Sequence[Group]) -> None:

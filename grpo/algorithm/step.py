@@ -17,7 +17,7 @@ from grpo.algorithm import variants
 from grpo.algorithm.advantages import set_advantages
 from grpo.algorithm.credit import set_credit
 from grpo.algorithm.interfaces import Memory, Model, Peers, Settings
-from grpo.algorithm.loss import Loss, policy_loss
+from grpo.algorithm.loss import LossAndStats, policy_loss
 from grpo.algorithm.loss_weights import set_loss_weights, set_trained
 from grpo.algorithm.meter import TokenMeter
 from grpo.algorithm.optimizer import Optimizer, scheduled_rate
@@ -69,7 +69,7 @@ class Learner:
         """Make a step."""
         raise NotImplementedError
 
-    def loss(self, batch: PackedBatch, logp_C: Tensor, entropy_C: Tensor, num_tokens: int) -> Loss:
+    def loss(self, batch: PackedBatch, logp_C: Tensor, entropy_C: Tensor, num_tokens: int) -> LossAndStats:
         """Compute the loss of a micro-batch, a scalar to minimise. num_tokens: that count in the complete step."""
         raise NotImplementedError
 
@@ -145,6 +145,7 @@ class Grpo(Learner):
         """Generate the answers of one step, and train on them."""
         settings = self.settings
         groups, generated = self.rollout.sample(self.step)  # G completions per prompt; grading starts as each ends
+        # Weights come first: a completion of weight 0 is not trained, so it is in no micro-batch.
         num_completions, num_tokens = set_loss_weights(groups, settings, self.replicas)  # Eq. 8, over all replicas
         self.memory.run(self.add_reference, groups)  # Eq. 3, while rewards are pending
 
@@ -166,7 +167,7 @@ class Grpo(Learner):
         self.step += 1
         return learned
 
-    def loss(self, batch: PackedBatch, logp_C: Tensor, entropy_C: Tensor, num_tokens: int) -> Loss:
+    def loss(self, batch: PackedBatch, logp_C: Tensor, entropy_C: Tensor, num_tokens: int) -> LossAndStats:
         loss, stats = policy_loss(batch, logp_C, self.settings)  # Eq. 4 to 7, 9 to 11, 21
         if self.settings.entropy_coef:
             loss = loss - variants.entropy_bonus(entropy_C, self.settings.entropy_coef, num_tokens)  # Eq. 22
