@@ -67,7 +67,8 @@ def real_data(name):
 
 def cases(test, section):
     """The lines of a section in the cases of a test file, cut at ` => `. `\\n` in them stands for a line break."""
-    text = Path(test.replace("test_", "").replace(".py", "_cases.txt")).read_text(encoding="utf-8")
+    name = Path(test).stem.removeprefix("test_")
+    text = Path(test).with_name(f"{name}_cases.txt").read_text(encoding="utf-8")
     lines = text.partition(f"\n== {section}\n")[2].partition("\n== ")[0].splitlines()
     return [[part.strip().replace("\\n", "\n") for part in f"{line} ".split(" => ")] for line in lines if line]
 
