@@ -191,6 +191,8 @@ def _read_json(text: str, path: Path) -> list[Any]:
             if not gap:
                 raise json.JSONDecodeError("not one value after another", text, place)
             place = gap.end()
+        if begin[1] and not text.endswith("]"):
+            raise json.JSONDecodeError("the array does not end", text, place)
     except (ValueError, RecursionError) as error:  # a plain ValueError: a key twice, a number of thousands of digits
         line = text.count("\n", 0, getattr(error, "pos", place)) + 1
         raise _damaged(path, line, "JSON", str(error)) from None
@@ -242,27 +244,31 @@ def json_value(value: Any, number: type = float) -> Any:
     A float32 that was 0.1 is 0.1 again, and not 0.10000000149011612; 2020-01-02 stays that text. TypeError for an
     object that has neither a value in JSON nor a text of its own, such as a function.
     """
-    text = json.dumps(value, default=_known)
-    return json.loads(text, parse_float=lambda digits: float(str(number(digits))))
-
-
-def _known(value: Any) -> Any:
-    """Return what JSON knows instead of a value that it does not know."""
     match value:
+        case None | bool():
+            return value
         case Enum():
-            return value.value
+            return json_value(value.value, number)
+        case str():
+            return str.__str__(value)
+        case int():
+            return int(value)
+        case float():
+            return float(str(number(value)))
         case np.floating():
             return float(str(value))
         case bytes():
             return value.decode()
         case Mapping():
-            return dict(value)
+            return {str(json_value(name)): json_value(item, number) for name, item in value.items()}
+        case list() | tuple():
+            return [json_value(item, number) for item in value]
         case set() | frozenset():
-            return sorted(map(json_value, value), key=str)
+            return sorted((json_value(item, number) for item in value), key=str)
         case Decimal():
             return f"{value:f}"
     if hasattr(value, "item") and hasattr(value, "ndim"):  # arrays and tensors
-        return list(value) if value.ndim else value.item()
+        return [json_value(item, number) for item in value] if value.ndim else json_value(value.item(), number)
     if type(value).__str__ is object.__str__:
         raise TypeError(f"{type(value).__name__} has no value in JSON")
     return str(value).removesuffix(" 00:00:00")  # dates, times, durations, UUIDs, paths

@@ -21,6 +21,7 @@ from grpo.data.rows import Row
 
 TEMPLATE_SECONDS = 5.0  # of CPU time, for one prompt
 BYTE_ORDER_MARK = "\ufeff"  # which editors on Windows write before a text
+MAX_TEMPLATE_CHARS = 1_000_000  # that a chat template may write around the messages
 Tool = Json  # the description of one, as a chat template takes it
 VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
@@ -74,10 +75,13 @@ def render(tokenizer, messages: Sequence[Message], header: bool = True, tools: S
     header: end with the assistant's header, as a prompt does. tools: descriptions of those that can be called.
     """
     try:
+        num_chars = sum(len(message["content"]) for message in messages)
         with time_limit(TEMPLATE_SECONDS):
-            return tokenizer.apply_chat_template(
+            text = tokenizer.apply_chat_template(
                 list(messages), list(tools) or None, tokenize=False, add_generation_prompt=header
             )
+        if len(text) > MAX_TEMPLATE_CHARS + num_chars:
+            raise ValueError(f"it writes more than {MAX_TEMPLATE_CHARS} characters around the messages")
     except Exception as error:  # Jinja's own errors and a template's raise_exception()
         line = getattr(error, "lineno", None)  # of a template that is not valid
         raise UserError(
@@ -86,6 +90,7 @@ def render(tokenizer, messages: Sequence[Message], header: bool = True, tools: S
             "correct the template; if it allows no system role, put the instructions into prompt_template",
             PREFLIGHT,
         ) from None
+    return text
 
 
 def turn_end(tokenizer) -> int | None:

@@ -108,6 +108,8 @@ class Gradient:
             for one, completion, own_C in self._completions():
                 seen = of_completion[id(completion)]
                 if seen.group.prompt.row == row:
+                    _, _, part = self._part(one, own_C)
+                    self.rest += part
                     seen.tokens = list(self._tokens(one, seen, own_C))
         self.grad.copy_(self.whole)
         norm = self.square**0.5
@@ -148,7 +150,8 @@ class Gradient:
         place_C = batch.positions_T[batch.source_C] - len(seen.group.prompt.ids) + 1
         for index in own_C.nonzero()[:, 0].tolist():
             alone_C = torch.arange(len(own_C), device=own_C.device) == index
-            norm, share, _ = self._part(one, alone_C)
+            norm, share, part = self._part(one, alone_C)
+            self.rest -= part
             is_low = bool(stats["clipped_low"][index])
             is_high = bool(stats["clipped_high"][index])
             yield {

@@ -202,7 +202,7 @@ IMPOSSIBLE = cells("""
     "hidden_size": -32 ¦ "vocab_size": 32.5 ¦ "num_hidden_layers": "9" ¦ "head_dim": 7 ¦ "num_key_value_heads": 3
     "hidden_size": 1000000000000000 ¦ "vocab_size": 1000000000000000 ¦ "intermediate_size": 1000000000000000
     "num_hidden_layers": 1000000000000000 ¦ "num_hidden_layers": 1000000000000000, "layer_types": null
-    "head_dim": 1000000000000000 ¦ "max_position_embeddings": 1000000000000000 ¦ "max_position_embeddings": 0
+    "head_dim": 1000000000 ¦ "max_position_embeddings": 1000000000000000 ¦ "max_position_embeddings": 0
     "num_attention_heads": 0 ¦ "num_attention_heads": 3 ¦ "num_attention_heads": null
     "rms_norm_eps": "x" ¦ "rms_norm_eps": NaN ¦ "rms_norm_eps": -1.0 ¦ "tie_word_embeddings": "maybe" ¦ "mlp_bias": [1]
     "rope_parameters": {"rope_type": "default", "rope_theta": 0} ¦ "rope_parameters": [1]
@@ -239,6 +239,7 @@ def test_a_tokenizer_with_code_of_its_own_is_refused(model, tmp_path):
     "{% for i in range(10**9) %}x{% endfor %}",
     "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
     "{% macro f(n) %}{{ f(n) }}{{ f(n) }}{% endmacro %}{{ f(1) }}",
+    "{{ 'x' * 2000001 }}",
 ])  # fmt: skip
 def test_a_chat_template_cannot_run_code_and_ends(model, attack, tmp_path, monkeypatch):
     monkeypatch.setattr(prompts, "TEMPLATE_SECONDS", 0.2)

@@ -146,7 +146,7 @@ def test_the_rows_that_are_trained_are_those_that_were_given(chat_checkpoint, tm
         assert when[0] == "2020-01-02" and columns["numbers"][0] == {"1": [0.1, 0.5], "path": "a/b"}
         return [1.0] * len(completions)
 
-    same = {"numbers": {1: np.float32([0.1, 0.5]), "path": Path("a/b")}, "cost": Decimal("1.10")}
+    same = {"numbers": {np.int64(1): np.float32([0.1, 0.5]), "path": Path("a/b")}, "cost": Decimal("1.10")}
     same["when"] = date(2020, 1, 2)
     rows = [{"question": f"Who wrote postgres {n}?", "answer": np.int64(n), **same} for n in range(4)]
     train(chat_checkpoint, rows, look, tmp_path / "mine", **SMALL)

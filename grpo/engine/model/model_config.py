@@ -17,8 +17,16 @@ if TYPE_CHECKING:
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # what the hand-written decoder computes
 PLAIN_LAYERS = {"full_attention", "sliding_attention"}  # of transformers, with no state but keys and values
 BITSANDBYTES = "bitsandbytes"
-SIZES = "vocab_size hidden_size intermediate_size num_layers num_heads num_kv_heads head_dim max_positions".split()
-LARGEST, MOST_LAYERS = 10**9, 1000  # far more than any model has: a config.json beyond them is damaged or malicious
+LARGEST = {  # far more than any model has; a config.json with larger values is damaged or malicious
+    "vocab_size": 10**7,
+    "hidden_size": 10**6,
+    "intermediate_size": 10**7,
+    "num_layers": 1000,
+    "num_heads": 10**4,
+    "num_kv_heads": 10**4,
+    "head_dim": 10**4,
+    "max_positions": 10**9,
+}
 
 
 @dataclass(frozen=True)
@@ -49,10 +57,10 @@ class ModelConfig:
     hf: "PreTrainedConfig" = field(repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in SIZES:
+        for name, largest in LARGEST.items():
             value = getattr(self, name)
-            if type(value) is not int or not 1 <= value <= LARGEST:
-                raise ValueError(f"{name} is {value!r:.80}, and must be a whole number from 1 to {LARGEST}")
+            if type(value) is not int or not 1 <= value <= largest:
+                raise ValueError(f"{name} is {value!r:.80}, and must be a whole number from 1 to {largest}")
         if self.num_heads % self.num_kv_heads or self.head_dim % 2:
             raise ValueError(
                 f"{self.num_heads} heads, {self.num_kv_heads} key-value heads of {self.head_dim} do not fit"
@@ -79,8 +87,8 @@ class ModelConfig:
             _check_family(family, raw)
         raw = json.loads(json.dumps(raw), object_hook=_as_float)
         layers = (raw.get("text_config") or raw).get("num_hidden_layers")
-        if isinstance(layers, int) and layers > MOST_LAYERS:  # transformers makes a list of them
-            raise ValueError(f"num_hidden_layers is {layers!r:.80}, and must be at most {MOST_LAYERS}")
+        if isinstance(layers, int) and layers > LARGEST["num_layers"]:  # transformers makes a list of them
+            raise ValueError(f"num_hidden_layers is {layers!r:.80}, and must be at most {LARGEST['num_layers']}")
         complete = CONFIG_MAPPING[family].from_dict(deepcopy(raw))
         c = complete.get_text_config()
         by_transformers = backend == "transformers" or not _is_ours(family, c)
@@ -156,7 +164,8 @@ def _check_family(family: str, raw: Json) -> None:
         text = "save its text part, `language_model`, as a checkpoint of its own; else "
         fix = f"{text * ('text_config' in raw)}use another checkpoint"
         raise _unsupported(f"no causal language model of transformers has the model_type {family!r}", fix)
-    if not MODEL_FOR_CAUSAL_LM_MAPPING[CONFIG_MAPPING[family]]._can_set_attn_implementation():
+    can_set = MODEL_FOR_CAUSAL_LM_MAPPING[CONFIG_MAPPING[family]]._can_set_attn_implementation()
+    if "text_config" not in raw and not can_set:  # a text part is looked at once it is there
         raise _unsupported(f"{family} attends by functions of its own, in whose place ours cannot be put")
 
 
