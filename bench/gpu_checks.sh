@@ -7,9 +7,9 @@
 #   DEVICE=cpu SMOKE=1 bash bench/gpu_checks.sh /tmp/rows     test the script itself: tiny sizes, no GPU
 #   PARTS="tests decode" bash bench/gpu_checks.sh             run only these parts
 #
-# Where kernels cannot be compiled (gcc, Python.h, Triton), nothing is measured. Each part has its own time limit, and all parts of a call together have LIMIT. A part that fails or runs out of time
-# does not stop the others; the exit code is then 1. RESULTS receives four files, and holds all that was measured
-# whenever the script is killed:
+# Where kernels cannot be compiled (gcc, Python.h, Triton), nothing is measured. Each part has its own time limit, and
+# all parts of a call together have LIMIT. A part that fails or runs out of time does not stop the others; the exit code
+# is then 1. RESULTS receives four files, and holds all that was measured whenever the script is killed:
 #
 #   gpu_rows.jsonl      a row per case, for bench.report, written as soon as it is measured
 #   parts.log           how each part ended
