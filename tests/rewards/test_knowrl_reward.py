@@ -199,7 +199,8 @@ def test_the_unscored_share_is_the_worst_of_the_services_asked(build):
     texts = [f"<think>{SUPPORTED} So I say {answer}.</think><answer>{answer}</answer>" for answer in answers]
     group = fill(make_answers(ROW, *texts), advantage=[0.0] * len(texts))
     with ApiServer(default=says(facts)) as server:
-        grade_groups([build("knowrl", *served(server))], group)
+        grade_groups([build("knowrl", *served(server), "decomposer_max_tokens=77")], group)
+    assert {request.body["max_tokens"] for request in server.requests} == {77}
     scores = [completion.scores["knowrl"] for completion in group.completions]
     assert scores[0].asked == {"judge": True}
     assert scores[4].asked == {"judge": True, "knowledge base": True, "decomposer": True}
