@@ -154,10 +154,8 @@ class Results:
         return case
 
     def add(self, case: dict) -> None:
-        """Keep a case, and print its line of the table. Targets are those of machines with units for bfloat16."""
+        """Keep a case, and print its line of the table."""
         assert not self.row["profiles"], "a profiler slows what follows it: profile after the last case"
-        if self.peak.get("bfloat16_tflops", 0) < self.peak.get("float32_tflops", 0):
-            case.pop("target", None)
         filled = zip(COLUMNS, cells(self.about, case), strict=True)
         print("   ".join(f"{column} {cell}" for column, cell in filled if cell), flush=True)
         self.row["cases"].append(case)
@@ -200,7 +198,10 @@ def append(path: Path, rows: Iterable[Mapping]) -> None:
 
 
 def cells(row: Mapping, case: Mapping) -> list[str]:
-    """Fill the columns of a case. A column stays empty if the case has nothing for it."""
+    """Fill the columns of a case. A column stays empty if the case has nothing for it.
+
+    Targets are those of machines with units for bfloat16.
+    """
     rates = {side: rate(found) for side, found in case.get("tokens_per_s", {}).items()}
     side = case.get("peer", "")
     peer = faster = ""
@@ -208,7 +209,9 @@ def cells(row: Mapping, case: Mapping) -> list[str]:
         low, high = case["ratio_range"]
         peer = f"{side}: {duration(case['seconds'][side]['median'])}"
         faster = f"**{case['ratio']:.1f}** ({low:.1f} to {high:.1f})"
-    target = case.get("target") or 0
+    peak = row.get("ceilings") or {}
+    has_units = peak.get("bfloat16_tflops", 0) >= peak.get("float32_tflops", 0)
+    target = case.get("target") or 0 if has_units else 0
     aim = f"{target:g} ×" if target > 1 else f"{100 * target:.0f} %"  # of the peer's speed, or of the ceiling
     share = f"{100 * case['ceiling_share']:.0f} %" if "ceiling_share" in case else ""
     options = row["options"]
