@@ -65,6 +65,7 @@ def test_the_letter_is_found_in_linear_time(piece, linear_time):
 def test_the_value_of_a_letter():
     right, wrong = (choice.grade(f"Answer: {letter}", {"answer": "B"}) for letter in "BC")
     assert (right.value, right.outcome, wrong.value, wrong.outcome) == (1.0, "correct", 0.0, "wrong")
+    assert right.reason.endswith("is right") and wrong.reason.endswith("is wrong")
     assert [choice.grade(text, {"answer": "B"}).outcome for text in ("I don't know.", "Paris")] == ["refused", "wrong"]
     assert choice.grade("B", {}).value is None
     assert [choice.grade(text, {"answer": [" B\n", "D"]}).value for text in "ABCD"] == [0.0, 1.0, 0.0, 1.0]

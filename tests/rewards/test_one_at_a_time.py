@@ -187,9 +187,11 @@ HANGING = {
 
 @pytest.fixture
 def alarm():
-    """Ends what no deadline has ended, long before this test would give up."""
+    """Ends what no deadline has ended, long before this test would give up; then the test fails."""
+    rung = []
 
     def ring(number, frame):
+        rung.append(number)
         raise AssertionError("no deadline")
 
     before = signal.signal(signal.SIGALRM, ring)
@@ -197,6 +199,7 @@ def alarm():
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
+    assert not rung
 
 
 @pytest.mark.parametrize("way", HANGING)
