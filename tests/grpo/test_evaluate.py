@@ -259,3 +259,11 @@ def test_each_answer_has_random_numbers_of_its_own(chat_checkpoint):
     first = drawn(3)
     assert len(set(first)) == 4 and first[2:4] == first[4:6]
     assert drawn(3) == first and not {*drawn(4)} & {*first}
+
+
+def test_answers_are_drawn_with_the_configurations_top_k(capsys, chat_checkpoint):
+    """Of one token, the likeliest: what greedy decoding takes."""
+    for output, *drawn in (("greedy.json", "--temperature", "0"), ("one.json", "--temperature", "1", "top_k=1")):
+        ask(capsys, chat_checkpoint, "--reward", "exact", "--output", output, *drawn)
+    greedy, one = ([line["completion"] for line in read_lines(Path(f"{name}.jsonl"))] for name in ("greedy", "one"))
+    assert greedy == one
