@@ -96,7 +96,7 @@ def test_capturing_leaves_no_trace_and_each_way_to_draw_has_a_graph_of_its_own(m
         found, wanted = (
             one.sample(PROMPTS, 1, sampling, SEEDS, limits=limits) for one in (sampler, Sampler(model, [2]))
         )
-        assert_same(found, wanted, 3e-5)
+        assert_same(found, wanted, 2e-5)
         assert (recorder.replayed > before[1]) != sampling.truncates
     assert recorder.recorded >= 3
     assert (recorder.recorded, recorder.replayed) == before
@@ -114,7 +114,7 @@ def test_the_samplers_slots_are_kept_and_grow(model):
     ):
         before, seeds = sampler.kept, list(range(3 * count))
         found, wanted = (one.sample(prompts, count, sampling, seeds) for one in (sampler, Sampler(model, [2, 7])))
-        assert_same(found, wanted, 3e-5)
+        assert_same(found, wanted, 1e-5)
         assert (sampler.kept is before) == (sampling.max_new_tokens <= 9)
     tokens = list(sampler.stream([5, 9, 6], SamplingParams(12), 3))
     assert tokens == list(Sampler(model, [2, 7]).stream([5, 9, 6], SamplingParams(12), 3))
