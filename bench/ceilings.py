@@ -100,9 +100,11 @@ def decode_floor(model: Decoder, rows: int, kv_tokens: int, peak: Peaks) -> floa
 
 
 def generation_floor(model: Decoder, work: Work, peak: Peaks) -> float:
-    """Return the least time of all decode steps, each with the rows that are not done."""
+    """Return the least time of each prompt's pass, and of all decode steps, each with the rows that are not done."""
+    prompt_tokens = sum(len(prompt) - 1 for prompt in work.prompts)  # the last one is decoded
+    prefill = floor_seconds(forward_flops(model.config, prompt_tokens, 0), model.build.dtype, peak)
     steps = map(work.behind, range(max(work.lengths)))
-    return sum(decode_floor(model, len(behind), sum(behind), peak) for behind in steps)
+    return prefill + sum(decode_floor(model, len(behind), sum(behind), peak) for behind in steps)
 
 
 def step_floors(model: Decoder, work: Work, packed: int, peak: Peaks) -> dict[str, float]:

@@ -103,7 +103,8 @@ def test_the_floor_of_a_step_by_hand():
     work, packed = workload.work_of([group]), workload.packed_tokens([group])
     assert (work.lengths, packed) == ([1, 3], 4)
     forward = 2 * (4 * 34 + 4 * 10)
-    wanted = {"generate": 176 + (88 + 24) + (88 + 32), "reference": forward, "train": 2 * forward}
+    prefill = 2 * 34  # of the prompt but its last token
+    wanted = {"generate": prefill + 176 + (88 + 24) + (88 + 32), "reference": forward, "train": 2 * forward}
     assert ceilings.step_floors(model, work, packed, peak) == pytest.approx(wanted)
 
 

@@ -47,7 +47,8 @@ from grpo.engine.model.weights import load_decoder, save_checkpoint
 from grpo.engine.parallel.shard import Shard
 from grpo.engine.sampling import check
 from grpo.engine.sampling.check import check_model, router_changes
-from grpo.engine.sampling.sampler import Sampler, prefill
+from grpo.engine.sampling.prefill import prefill
+from grpo.engine.sampling.sampler import Sampler
 from grpo.export import export
 from grpo.generate import Chat
 from grpo.policy import load_for_inference

@@ -18,7 +18,7 @@ from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.transformers_model import ANOTHER, PROMPT, TransformersModel, probe, probe_logps
 from grpo.engine.sampling.decode_step import KVCache
-from grpo.engine.sampling.sampler import prefill
+from grpo.engine.sampling.prefill import prefill
 
 # Mean difference in nats that rounding may make; what is computed wrongly differs by far more.
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.03, torch.bfloat16: 0.15}

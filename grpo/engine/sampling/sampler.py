@@ -16,20 +16,20 @@ nothing depends on when it was noticed.
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from math import isfinite
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from grpo.algorithm.schema import Completion, FinishReason, Layout, Prompt
+from grpo.algorithm.schema import Completion, FinishReason, Prompt
 from grpo.base.errors import NON_FINITE, UserError
-from grpo.engine.attention.choice import decode_kernel, packed_attention
+from grpo.engine.attention.choice import decode_kernel
 from grpo.engine.device.draw import SamplingParams
-from grpo.engine.device.ops import CosSin, Prepacked, rotate
+from grpo.engine.device.ops import Prepacked
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.sampling.decode_step import CudaCapture, DecodeSteps, KVCache, Slots
+from grpo.engine.sampling.prefill import prefill
 
 OnFinish = Callable[[int, Completion], None]
 
@@ -195,7 +195,7 @@ class Sampler:
 
         on_finish: as in `sample`. UserError (exit 5) if logits are not finite.
         """
-        only = Unfinished(number=0, prompt=tuple(prompt), limit=params.max_new_tokens, seed=seed)
+        only = Unfinished(0, tuple(prompt), params.max_new_tokens, seed)
         num_yielded = 0
         with self.model.sampling() as head_VD:
             generation = Generation(self, [only], params, head_VD)
@@ -222,11 +222,10 @@ class Generation:
     ):
         self.sampler, self.params, self.head_VD = sampler, params, head_VD
         self.model = sampler.model
-        self.device = sampler.model.build.device
+        self.device = self.model.build.device
         longest_prompt = max((len(sequence.prompt) for sequence in sequences), default=0)
         num_slots = min(sampler.max_slots, len(sequences))
-        num_positions = longest_prompt + params.max_new_tokens
-        self.steps = sampler.reserve(num_slots, num_positions, params.max_new_tokens)
+        self.steps = sampler.reserve(num_slots, longest_prompt + params.max_new_tokens, params.max_new_tokens)
         self.slots = self.steps.slots
         self.waiting = deque(sequences)
         self.live: list[Unfinished] = []
@@ -305,8 +304,7 @@ class Generation:
         first = len(self.live)
         rows = slice(first, first + len(group))
         slots.cache.reserve(len(start))
-        prefilled_L2KSE = self.prefilled[start]
-        slots.cache.kv_L2BKSE[:, :, rows, :, : len(start) - 1] = prefilled_L2KSE[:, :, None]
+        slots.cache.kv_L2BKSE[:, :, rows, :, : len(start) - 1] = self.prefilled[start][:, :, None]
         slots.last_id_B[rows] = start[-1]
         slots.position_B[rows] = len(start) - 1
         slots.ended_B[rows] = False
@@ -365,36 +363,6 @@ class Generation:
         logps = before.logps[first:] + slots.logps_BX[slot, new].tolist()
         cuts = before.cuts[first:] + slots.cuts_BX[slot, new].tolist()
         return ids, logps, cuts
-
-
-def prefill(model: Decoder, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Return the keys (rotated) and values of each prompt's tokens, [L, 2, K, S, E]. A prompt may have no tokens."""
-    lengths = [len(ids) for ids in prompts]
-    layout = Layout.of(*((length, ()) for length in lengths))
-    if not layout.num_tokens:
-        nothing_L2BKSE = KVCache.of(model, 1, 0).kv_L2BKSE
-        return [nothing_L2BKSE[:, :, 0]] * len(prompts)
-    attention = packed_attention(model, layout)
-    layers: list[Tensor] = []
-
-    def attend(
-        layer: int,
-        q_THE: Tensor,
-        k_TKE: Tensor,
-        v_TKE: Tensor,
-        cos_sin: CosSin,
-    ) -> Tensor:
-        q_THE = rotate(q_THE, cos_sin)
-        k_TKE = rotate(k_TKE, cos_sin)
-        layers.append(torch.stack([k_TKE, v_TKE]))
-        return attention.attend(q_THE, k_TKE, v_TKE)
-
-    id_T = torch.tensor(list(chain(*prompts)), device=model.build.device)
-    position_T = torch.tensor(list(chain(*map(range, lengths))), device=model.build.device)
-    model(id_T, position_T, attend)
-    kv_L2TKE = torch.stack(layers)
-    kv_L2KTE = kv_L2TKE.transpose(2, 3)
-    return list(kv_L2KTE.split(lengths, dim=3))
 
 
 def check_finite(*logps: float) -> None:
