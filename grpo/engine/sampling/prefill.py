@@ -18,9 +18,9 @@ from grpo.engine.sampling.decode_step import KVCache
 
 def prefill(model: Decoder, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
     """Return the keys (rotated) and values of each prompt's tokens, [L, 2, K, S, E]. A prompt may have no tokens."""
-    lengths = [len(ids) for ids in prompts]
+    lengths = list(map(len, prompts))
     if not any(lengths):
-        return list(KVCache.of(model, len(prompts), 0).kv_L2BKSE.unbind(dim=2))
+        return list(KVCache.of(model, len(prompts), 0).kv_L2BKSE.unbind(2))
     attention = packed_attention(model, Layout.of(*((length, ()) for length in lengths)))
     layers: list[Tensor] = []
 
