@@ -104,9 +104,18 @@ class Slots:
             return kv.new_zeros(B, *size, dtype=dtype)
 
         size = max_new_tokens + 1
-        ended_B = kv.new_ones(B, dtype=torch.bool)
-        results = zeros(size), zeros(size, dtype=torch.float32), zeros(size, dtype=torch.float32)
-        return cls(cache, zeros(), zeros(), zeros(), zeros(), zeros(), ended_B, *results)
+        return cls(
+            cache,
+            last_id_B=zeros(),
+            position_B=zeros(),
+            count_B=zeros(),
+            limit_B=zeros(),
+            seed_B=zeros(),
+            ended_B=kv.new_ones(B, dtype=torch.bool),
+            ids_BX=zeros(size),
+            logps_BX=zeros(size, dtype=torch.float32),
+            cuts_BX=zeros(size, dtype=torch.float32),
+        )
 
     def move(self, source: int, target: int) -> None:
         """Copy the sequence in slot `source` over that in slot `target`."""
