@@ -151,7 +151,7 @@ def assert_equal_training(folder, checkpoint, bound=None, **keys):
 
 
 @pytest.mark.usefixtures("in_float64")
-@pytest.mark.parametrize("num_iterations", [1, 2])
+@pytest.mark.parametrize("num_iterations", [1, 3])
 @pytest.mark.parametrize("lora_r", [0, 4])
 @pytest.mark.parametrize("beta", [0.0, 0.1])
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo", "bnpo"])
