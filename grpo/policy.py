@@ -136,9 +136,8 @@ def load_encoder(config: AnyConfig) -> ChatEncoder:
 
 def format_of(config: AnyConfig, folder: Path) -> Format | None:
     """Return the few bits that frozen weights are in, if any: as base_weights says, or else as the file has them."""
-    if not config.lora_r:
-        return None
-    return FORMATS.get(config.base_weights or read_model_config(folder, config.model_backend).base_weights)
+    named = config.base_weights or read_model_config(folder, config.model_backend).base_weights
+    return FORMATS.get(named) if config.lora_r else None
 
 
 @loading()
@@ -155,7 +154,7 @@ def load_reference(config: TrainConfig, policy: Policy) -> Decoder:
 
 def load_for_inference(config: AnyConfig, device: torch.device) -> Policy:
     """Load a checkpoint, or an adapter merged into its base as the file has it, to generate with."""
-    return load_policy(replace(config, lora_r=0, base_weights=None), device, train_weights=False)
+    return load_policy(replace(config, lora_r=0), device, train_weights=False)
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,14 @@ def test_right_verdicts_with_evidence(verifier):
     assert verifier.verify(asked) == [*verdicts.values(), Verdict("unknown")]
 
 
+def test_a_model_in_bfloat16_has_probabilities_in_float32(entailment_model):
+    """As on a GPU. They add up to 1."""
+    verifier = EntailmentVerifier(str(entailment_model), device="cpu")
+    verifier.model.bfloat16()
+    pairs = [(form.format("", value), form.format(" not", value)) for form in TEMPLATES for value in VALUES]
+    assert all(abs(sum(scores) - 1) < 1e-6 for scores in verifier.probabilities(pairs))
+
+
 def test_label_names_in_any_case_and_order():
     assert label_columns("m", {0: "ENTAILMENT", 1: "Neutral", 2: "contradiction"}) == [0, 2, 1]
     assert label_columns("m", {0: "contradiction", 1: "neutral", 2: "entailment"}) == [2, 0, 1]

@@ -163,20 +163,22 @@ def test_what_a_function_prints_is_no_row_and_what_json_cannot_hold_is_null_or_e
 
 
 def test_a_row_is_graded_with_its_prompt_as_in_training(score, tmp_path):
-    """Functions get messages where there are some, and the judge the last; a prompt may have opened the thoughts."""
+    """Functions get messages where there are some, and the judge the last; a prompt may have opened the thoughts, or be
+    missing."""
     turns = [{"role": "user", "content": "Hello"}, {"role": "user", "content": "Where?"}]
     (tmp_path / "mine.py").write_text(
-        "def f(prompts, completions, question, log_extra, **columns):\n"
-        "    log_extra('seen', [str((prompts[0], completions[0], question[0]))])\n"
+        "def f(prompts, completions, log_extra, **columns):\n"
+        "    log_extra('seen', [str((prompts[0], completions[0], columns['question'][0]))])\n"
         "    return [0.0]\n"
     )
     said = {"completion": "a</think><answer>b</answer>", "answer": "b"}
-    rows = [{**said, "prompt": turns}, {**said, "prompt": "Where?<think>", "question": "Where?"}]
+    rows = [{**said, "prompt": turns}, {**said, "prompt": "Where?<think>", "question": "Where?"}, said]
     found = score("mine:f,tag_count", rows)
     replied = [{"role": "assistant", "content": said["completion"]}]
-    seen = [(turns, replied, "Where?"), ("Where?<think>", said["completion"], "Where?")]
+    text = said["completion"]
+    seen = [(turns, replied, "Where?"), ("Where?<think>", text, "Where?"), ("", text, None)]
     assert [row["extra"]["mine:f"]["seen"] for row in found] == list(map(str, seen))
-    assert [row["rewards"]["tag_count"] for row in found] == [0.75, 1]
+    assert [row["rewards"]["tag_count"] for row in found] == [0.75, 1, 0.75]
     wrong = [{**said, "prompt": [3]}]
     refused(lambda: graded(wrong, "format"), "row 1: its prompt is no conversation", exit_code=PREFLIGHT)
 
