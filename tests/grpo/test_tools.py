@@ -124,6 +124,24 @@ def test_completions_equal_a_naive_loops_token_by_token(checkpoint, encoder, mak
     assert set(range(min(max_calls, 2) + 1)) <= set(num_calls) and sum(num_calls) > 10
 
 
+def test_a_call_is_noticed_at_the_next_check(checkpoint, encoder, make_tools, monkeypatch):
+    """Whichever of the tokens since the last check ended it."""
+    tools, drawn_since = make_tools(), []
+    pause = tools.pause
+
+    def noted(number, completion, limit):
+        is_paused = pause(number, completion, limit)
+        if is_paused:
+            drawn_since.append(len(completion.ids) - len(tools.paused[number].completion.ids))
+        return is_paused
+
+    monkeypatch.setattr(tools, "pause", noted)
+    prompts, model = prompts_of(encoder), load(checkpoint, rank=4)
+    seeds = list(range(8 * len(prompts)))
+    sampled(model, [encoder.end], tools, prompts, 8, SamplingParams(LIMIT), seeds, check_every=5)
+    assert len(drawn_since) > 20 and set(drawn_since) == {0, 1, 2, 3, 4}
+
+
 def test_a_stream_tells_each_token_once_those_of_tools_too(checkpoint, encoder, make_tools):
     model, prompts = load(checkpoint, rank=4, dtype=torch.float64), prompts_of(encoder)
     params, seeds, ended = SamplingParams(LIMIT), list(range(2 * len(prompts))), []

@@ -15,7 +15,7 @@ from making import build_base, refused, write_rows
 from grpo.base.errors import INTERNAL, PREFLIGHT
 from grpo.config.load import load_config
 from rewards.attacks import ATTACKS
-from rewards.audit import asked_form, audit, main
+from rewards.audit import asked_form, audit, main, sees
 
 ROWS = [
     {"question": "Who climbed Mount Tolan first?", "answer": "Ana Brask", "title": "Mount Tolan"},
@@ -161,6 +161,8 @@ def test_the_sum_decides_about_rewards_that_do_not_see_the_answer(world):
     weak, strong = (audited(*world(length, "exact", ":brevity"), f"reward_weights=[{w},1]") for w in (1, 100))
     assert {one.reward for one in weak.findings} == {"all together"} and not strong.findings
     assert "reward_weights" in weak.findings[0].remedy
+    by_chance, by_comparing = (sees(2.0, 1.0, elsewhere, None) for elsewhere in (2.0, 1.0))
+    assert (by_chance, by_comparing) == ("nothing", "answer")
 
 
 def test_a_reward_that_fails_on_an_attack_is_found(world):

@@ -5,6 +5,7 @@ The functions have the forms of those in TRL's documentation.
 
 import asyncio
 import functools
+import gc
 import math
 import sys
 import threading
@@ -17,7 +18,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from asking import PATIENCE_S, at_any_pace
+from asking import PATIENCE_S, at_any_pace, until
 from cells import rows
 from making import grade_groups, make_answers, of_each, refused
 
@@ -361,8 +362,9 @@ def test_whatever_a_function_raises_is_told_at_once_with_file_and_line(kind, err
 
 
 @at_any_pace
-def test_a_coroutine_that_blocks_holds_up_nobody_else(pace):
-    """Its own groups are unscorable once their time is over; the judge answers meanwhile."""
+def test_a_coroutine_that_blocks_holds_up_nobody_else(pace, recwarn):
+    """Its own groups are unscorable once their time is over; the judge answers meanwhile. No coroutine is made that
+    never begins."""
     free, done = threading.Event(), []
 
     async def blocks(completions, **columns):
@@ -378,8 +380,12 @@ def test_a_coroutine_that_blocks_holds_up_nobody_else(pace):
     groups, started = [make_answers({}, "a", "b") for _ in range(4)], time.monotonic()
     scorer.grade(groups)
     assert time.monotonic() - started < 3 * pace
+    loop = scorer.own.loop.loop
     scorer.close()
     free.set()
+    assert until(loop.is_closed)
+    gc.collect()
+    assert not [one for one in recwarn if "never awaited" in str(one.message)]
     assert max(done) - started < 0.9 * pace and len(done) == 8
     for group in groups:
         assert [score["judge"].value for score in of_each(group, "scores")] == [1.0, 1.0]
