@@ -90,7 +90,15 @@ def test_the_rewards_of_a_run_keep_their_weights(trained):
 
 
 def test_what_is_typed_wins_over_the_run(capsys, trained):
-    typed = ["--reward", "format", "eval_max_samples=2", "system_prompt=null", "--output", "o.json"]
+    typed = [
+        "--reward",
+        "format",
+        "eval_reward_funcs=[exact]",
+        "eval_max_samples=2",
+        "system_prompt=null",
+        "--output",
+        "o.json",
+    ]
     found, text = run(capsys, trained, *typed)
     assert found["num_questions"] == 2 and found["accuracy"] is None and found["reward"] == -1
     assert "no reward could tell right from wrong" in text

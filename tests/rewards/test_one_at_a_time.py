@@ -219,15 +219,15 @@ def test_whatever_hangs_is_ended(alarm, way):
 
 def test_what_nothing_can_end_is_waited_for_and_named_once(caplog):
     """On another thread than the main one, as if training ran there."""
-    groups = [make_answers({}, "a") for _ in range(2)]
+    groups, told = [make_answers({}, "a") for _ in range(2)], []
 
     def slow(completions, **columns):
-        assert until(lambda: "m:f takes more than 0.05 s" in caplog.text)
+        told.append(until(lambda: "m:f takes more than 0.05 s" in caplog.text))
         return [1.0]
 
     with caplog.at_level(logging.WARNING), ThreadPoolExecutor(1) as pool:
         pool.submit(grade_groups, [Reward("m:f", function=slow, timeout_s=0.05)], groups[0]).result()
-    assert of_each(groups[0], "reward") == [None]
+    assert of_each(groups[0], "reward") == [None] and told == [True]
     assert [record.message for record in caplog.records if "the run waits" in record.message] == caplog.messages
     assert len(caplog.messages) == 1
 
