@@ -91,7 +91,7 @@ URLS = {  # allowed without api_plain_http, and with it
     https://10.0.0.5/v1
     """),
     (False, True): cells("""
-    http://10.0.0.5:8000/v1 ¦ http://192.168.0.7/v1 ¦ http://172.16.3.4/v1 ¦ http://100.64.1.2/v1
+    http://10.0.0.5:8000/v1 ¦ http://192.168.0.7/v1 ¦ http://172.16.3.4/v1 ¦ http://[::ffff:100.64.1.2]/v1
     http://172.20.0.2/v1 ¦ http://172.31.255.1/v1 ¦ http://[fd00::7]:8000/v1 ¦ http://127.1/v1
     """),
     (False, False): cells(
