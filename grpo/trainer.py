@@ -100,7 +100,8 @@ class Trainer(Generic[Stage]):
         self.num_skipped = 0
         self.position = 0  # rows taken by the steps that are done
         self.saved_step: int | None = None
-        self.clock, self.doing = Clock(run.device), "training"  # what, if memory runs out
+        self.clock = Clock(run.device)
+        self.doing = "training"  # which the message names if memory runs out
         self.inputs = inputs_of(policy, training_data.data_hash, config)
         self.ranks.agree(self.inputs)
         self._say_how()

@@ -6,7 +6,7 @@
    The bits of a row depend neither on the other rows nor on the number of threads. Long sums of products and attention
    are added up in blocks, so that their rounding errors stay small.
    A `static` function with `omp for` shares its loop among the threads that call it, and they wait for one another at
-   its end. The function of the same name without `share_` starts them. */
+   its end. `product`, `decode_attention` and `decode_layers` start those threads. */
 
 #include <math.h>
 #include <stddef.h>
@@ -26,7 +26,8 @@ void prepack(const float *weight_OI, float *panels, long O, long I, int threads)
       for (long j = 0; j < PANEL; j++) panels[o * I + i * PANEL + j] = o + j < O ? weight_OI[(o + j) * I + i] : 0;
 }
 
-/* Multiply up to ROWS rows by one panel. Meanwhile fetch from memory what the next panel will need, from `next` on. */
+/* Multiply up to ROWS rows by one panel. Meanwhile fetch from memory what the next panel will need, from `next` on:
+   ROWS numbers for each input, which is a line of the cache (ROWS x ROWS numbers) for every ROWS inputs. */
 static inline void multiply(const float *x_TI, long rows, const float *panel, const float *next, const float *bias,
                             float *y_TO, long columns, long O, long I) {
   const float *row[ROWS];

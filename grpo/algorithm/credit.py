@@ -57,7 +57,7 @@ def judged_sentences(completion: Completion, decode: Decode) -> list[Sentence]:
 
 
 def answer_start(completion: Completion, decode: Decode, has_tools: bool = False) -> int:
-    """Return the first token of the answer block, after its tag; 0 if there is none, or if it cannot be located.
+    """Return the first token of the answer block, after its tag; 0 if there is none, or if it cannot be found.
 
     With `credit: answer` only these tokens get the advantage: what is thought before them is the model's recall, and
     the answer decides whether to trust it. An answer without the block is trained whole. With tools the decision comes
@@ -65,7 +65,7 @@ def answer_start(completion: Completion, decode: Decode, has_tools: bool = False
     """
     text = own_words(completion.text, completion.calls)
     before, tag, _ = text.partition("</think>" if has_tools else "<answer>")
-    if not tag or decode(completion.ids) != completion.text:
+    if not (tag or completion.calls) or decode(completion.ids) != completion.text:
         return 0
     start = len(before) if has_tools else len(before + tag)
     if completion.calls:

@@ -11,7 +11,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a step. Each is a key of grpo/config/options.py, which has its meaning and its default."""
+    """The settings of a step: keys of grpo/config/options.py, which has their meanings and defaults.
+
+    One is made of two keys: completions_per_replica.
+    """
 
     seed: int
     num_generations: int

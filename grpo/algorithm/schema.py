@@ -13,7 +13,7 @@ A tensor's name ends in its shape, one letter per axis (`logp_C`, `hidden_TD`). 
     K  key-value heads                      Q  queries that share a key-value head: J · S
     E  width of a head
     I  inputs of a linear layer             O  its outputs
-    R  LoRA rank                            V  vocabulary
+    R  LoRA ranks, side by side             V  vocabulary
     L  layers                               W  processes that hold one model together
     X  any other axis, or a part of one     1  an axis of length one
 """

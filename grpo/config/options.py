@@ -135,7 +135,8 @@ class OptimKeys:
     """Activations to recompute in the backward pass: true (all), mlp (those of the MLPs) or false (none). auto: as few
     as memory allows."""
     max_tokens_per_micro_batch: int = key(0, "free", low=0)
-    """Packed tokens per forward pass. It changes memory and speed, never the gradient. 0: chosen by free memory."""
+    """Packed tokens per forward pass. It changes memory and speed, and the gradient only with lora_dropout, whose masks
+    depend on it. 0: chosen by free memory."""
     seed: int = key(42)
     """Seed of everything random."""
     full_determinism: bool = key(False, "warned")
@@ -201,7 +202,8 @@ class QuestionKeys:
     question_field: str | None = key(None)
     """Column of the question. Unset: question, problem or prompt."""
     answer_field: str | None = key(None)
-    """Column of the answer. Unset: answer, answers, ground_truth, best_answer or solution."""
+    """Column of the answer. Unset: answer, answers, ground_truth, final_answer, expected_answer, best_answer or
+    solution."""
     title_field: str | None = key(None)
     """Column of the title to look up in the knowledge base. Unset: title."""
     system_prompt: str | None = key(None)

@@ -246,16 +246,26 @@ END = "</think><answer>Velda</answer>"
 @pytest.mark.parametrize("has_tools", [True, False])
 def test_with_tools_the_decision_to_call_one_is_credited(tokenizer, call, has_tools):
     """From the first call on, or from the end of the thoughts: either is what was decided."""
+    assert credited(tokenizer, call, END, has_tools) == ((call + END) if has_tools else "Velda</answer>")
+
+
+def test_a_call_is_credited_where_the_answer_is_cut_off(tokenizer):
+    assert credited(tokenizer, CALL, " so", has_tools=True) == f"{CALL} so"
+
+
+def credited(tokenizer, call, end, has_tools):
+    """What gets the advantage of a completion; the rest of it comes before."""
     decode = text_of(tokenizer)
-    ids = tokenizer.encode(f"<think>{TRUE} {call}{END}", add_special_tokens=False)
+    ids = tokenizer.encode(f"<think>{TRUE} {call}{end}", add_special_tokens=False)
     text = decode(ids)
-    calls = [Call("search", "", "", 0, 0, (text.index(CALL), text.index(END)))] if call and has_tools else []
+    begin = text.index(call)
+    calls = [Call("search", "", "", 0, 0, (begin, begin + len(call)))] if call and has_tools else []
     completion = make_completion(ids, text=text, calls=calls)
     set_credit([Group(Prompt(0, "prompt", (5,), ROW), [completion])], "answer", decode, has_tools)
-    credited = (call + END) if has_tools else "Velda</answer>"
     first = completion.credited_from
-    assert decode(ids[first:]).strip() == credited
-    assert decode(ids[:first]).strip() == text.removesuffix(credited).strip()
+    found = decode(ids[first:]).strip()
+    assert decode(ids[:first]).strip() == text.removesuffix(found).strip()
+    return found
 
 
 def test_the_row_and_the_metrics_of_a_completion_say_what_each_sentence_got(base, tokenizer):

@@ -102,8 +102,8 @@ class _Augmented(torch.autograd.Function):
 class PrepackedWeights:
     """What a layer multiplies by while it samples. It is one of these:
 
-        W               without an adapter; it stays prepacked afterwards, for the next time
-        W + s B A       with one, in float32 on a CPU
+        W               without an adapter; if it is frozen, it stays prepacked for the next time
+        W + s B A       with one, in float32 on a CPU, unless W is in few bits
         [W | s B], A    otherwise: A once for all products, and a weight for each of them
 
     room: in x, for x Aᵀ, if each product needs it: how many copies of x, and how many columns beside each of them.

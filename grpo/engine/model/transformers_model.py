@@ -39,7 +39,7 @@ Affine: TypeAlias = nn.Linear | Conv1D  # GPT-2 has the second kind
 OURS = "grpo"  # the name of our attention in transformers
 MEASURED = 128  # tokens of the pass that measures activations
 PROMPT = 16  # tokens of its prompt
-ANOTHER = "use another model: README names families that pass"
+ANOTHER = "use another model: configs/README.md names families that pass"
 UNREADABLE = "use another checkpoint, or transformers 5.24, with which this has been tried"
 
 

@@ -37,9 +37,9 @@ WARM_UPS = 2  # runs before a capture, which create handles and compile kernels
 class KVCache:
     """Keys and values for `num_slots` sequences of `num_positions` tokens.
 
-    Bytes: 2 · L · slots · K · S · E · bytes of the dtype (56 KiB per token for a 7B Qwen2 in bf16). On a GPU it is made
-    for the longest sequence at once. On a CPU it starts with no position and grows, because products over all of its
-    positions are the fastest.
+    Bytes: 2 · L · slots · K · S · E · bytes of the dtype (56 KiB per token for a 7B Qwen2 in bf16). For CUDA graphs
+    it is made for the longest sequence at once. Otherwise it starts with no position and grows: on a CPU, products over
+    all of its positions are the fastest.
     """
 
     kv_L2BKSE: Tensor
